@@ -26,7 +26,8 @@ from slos.burn import LowTrafficCondition, Pair
 from slos.causes import cause_labels
 from slos.durations import format_duration
 from slos.events import MINUTE
-from slos.indicators import counters, threshold_text
+from slos.indicator_events import counters
+from slos.indicators import threshold_text
 from slos.model import PolicyStep, Service, TierName
 from slos.plan import Plan, PlannedAlert, PlannedObjective
 from slos.signals import SIGNALS

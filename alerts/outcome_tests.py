@@ -16,7 +16,8 @@ from alerts.traffic import GAUGES, inputs
 from promql.expr import Expr, call, decimal_text, number, vector
 from slos import names
 from slos.events import MINUTE
-from slos.indicators import INDICATORS, slices_are_judged
+from slos.indicator_events import sidecar_evaluates_slices
+from slos.indicators import INDICATORS
 from slos.names import goodput_objective
 from slos.plan import Plan, PlannedObjective
 from slos.queries import INSTANCE
@@ -125,7 +126,7 @@ def _is_counted(plan: Plan, planned: PlannedObjective) -> bool:
     objective = planned.objective
     if objective.queries or objective.group_by:
         return False
-    return slices_are_judged(objective, plan.service) or not planned.indicator.in_slices
+    return sidecar_evaluates_slices(objective, plan.service) or not planned.indicator.in_slices
 
 
 def _series(plan: Plan, planned: PlannedObjective) -> Iterator[tuple[str, Labels]]:
@@ -139,7 +140,7 @@ def _series(plan: Plan, planned: PlannedObjective) -> Iterator[tuple[str, Labels
 
 def _outcomes(plan: Plan, planned: PlannedObjective) -> Iterator[tuple[str, Labels]]:
     objective = planned.objective
-    if slices_are_judged(objective, plan.service):
+    if sidecar_evaluates_slices(objective, plan.service):
         own_name = goodput_objective(plan.service.service, objective.name)
         for name, result in product((own_name, f"{own_name}-{_OTHER}"), RESULTS):
             yield SIGNALS["slo_slices"].metric, {"objective": name, "result": result}
@@ -174,7 +175,7 @@ def _counts(plan: Plan, planned: PlannedObjective, labels: Labels) -> tuple[bool
     if any(labels.get(k) != v for k, v in plan.service.selects(objective).items()):
         return False, False
     own_name = goodput_objective(plan.service.service, objective.name)
-    if slices_are_judged(objective, plan.service):
+    if sidecar_evaluates_slices(objective, plan.service):
         return labels["objective"] == own_name, labels["result"] == "bad"
     verdicts = INDICATORS[objective.indicator].verdicts
     if verdicts is None:

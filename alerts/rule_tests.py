@@ -42,7 +42,7 @@ from slos.burn import Pair
 from slos.durations import format_duration, parse_duration
 from slos.events import LONGEST_GAP
 from slos.generated_yaml import document
-from slos.indicators import needed_signals
+from slos.indicator_events import needed_signals
 from slos.plan import Plan, PlannedObjective
 from slos.queries import INSTANCE
 from slos.signals import MODEL_LABELS, TENANT

@@ -18,7 +18,8 @@ from slos import names
 from slos.burn import LowTrafficCondition, Pair
 from slos.durations import format_duration
 from slos.events import MINUTE
-from slos.indicators import threshold_text, unavailable_signals
+from slos.indicator_events import unavailable_signals
+from slos.indicators import threshold_text
 from slos.model import TierName
 from slos.plan import Plan, PlannedAlert, PlannedObjective
 from slos.yaml_text import Commented, Inline

@@ -13,7 +13,7 @@ from alerts.example_labels import Labels, example
 from promql.expr import Vector, decimal_text, vector
 from slos.events import MINUTE
 from slos.generic import parsed
-from slos.indicators import slices_are_judged
+from slos.indicator_events import sidecar_evaluates_slices
 from slos.model import Objective, Service
 from slos.names import BAD, TOTAL, goodput_objective, series_labels
 from slos.plan import Plan, PlannedObjective
@@ -112,7 +112,7 @@ def _inputs(planned: PlannedObjective, service: Service) -> Iterator[InputSeries
     if service.native(objective) and "histogram" in objective.queries:
         yield from _native(planned, service)
         return
-    if slices_are_judged(objective, service):
+    if sidecar_evaluates_slices(objective, service):
         assert objective.slices is not None  # noqa: S101  (else there are none to judge)
         of_slices = {"objective": goodput_objective(service.service, objective.name)}
         for result, good in (("good", Decimal(1)), ("bad", Decimal(0))):

@@ -14,7 +14,7 @@ from dashboards.objective import objective_title, target_share
 from dashboards.panels import Column, Level, PanelQuery
 from promql.expr import Expr, Vector, aggregate, call, equal, number
 from promql.tree import String
-from slos.indicators import counters, usage_ratio
+from slos.indicator_events import counters, usage_ratio
 from slos.plan import Plan, PlannedObjective
 from slos.queries import Scope
 

@@ -11,7 +11,8 @@ from promql.expr import Binary, Expr, Matcher, Vector, aggregate, call, equal, n
 from slos import names
 from slos.causes import cause_labels
 from slos.generic_events import bad_share
-from slos.indicators import FAILED, among, counters
+from slos.indicator_events import counters
+from slos.indicators import FAILED, among
 from slos.plan import Plan, PlannedCause, PlannedObjective
 from slos.queries import INSTANCE, Scope, burn_rate, native_signals, recorded
 from slos.signals import SIGNALS

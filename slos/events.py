@@ -168,7 +168,7 @@ def absent(expr: Expr) -> Expr:
 
 
 def slices(observed: Expr, over: Expr, counting: Counting) -> Events:
-    """Return the time slices of every series of ``asked``; ``over`` is 1 in bad ones, else 0."""
+    """Return the time slices of every series of ``observed``; ``over`` is 1 in bad ones, else 0."""
     bad, total = (aggregate(op, of, counting.by) for op, of in (("sum", over), ("count", observed)))
     if counting.recorded is None:
         bad, total = bad / number(MINUTE), total / number(MINUTE)

@@ -24,7 +24,7 @@ Served = Mapping[str, Sequence[Labels]]
 
 
 def unserved(service: Service, served: Served) -> Iterator[Problem]:
-    """Yield the needs of a service's objectives that no server meets, in file order."""
+    """Yield what a service's objectives read and no server serves, in file order."""
     for index, objective in enumerate(service.objectives):
         for field, message, fix in _missing(objective, service, served):
             where = f"objectives[{index}]" + (f".{field}" if field else "")

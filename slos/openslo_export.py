@@ -21,7 +21,7 @@ from slos.events import Counting, bucket
 from slos.generic import WINDOW, parsed
 from slos.imports.drafts import Note, query_of
 from slos.imports.openslo_indicators import OPERATORS
-from slos.indicators import counted
+from slos.indicator_events import counted
 from slos.model import Alerting, Objective, Overrides, Service
 from slos.names import BASE_WINDOW
 from slos.yaml_text import block

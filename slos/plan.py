@@ -17,15 +17,8 @@ from slos.burn import LowTrafficCondition, Pair, absent_seconds, low_traffic_con
 from slos.causes import CAUSE_ALERTS, CauseAlert, cause_labels, conditions, scope_of
 from slos.durations import format_duration, parse_duration
 from slos.events import Events
-from slos.indicators import (
-    IN_FLIGHT,
-    Indicator,
-    events,
-    good_sentence,
-    indicator_of,
-    needed_signals,
-    recorded_events,
-)
+from slos.indicator_events import events, needed_signals, recorded_events
+from slos.indicators import IN_FLIGHT, Indicator, good_sentence, indicator_of
 from slos.model import Alerting, Objective, PolicyStep, Service, TierName
 from slos.queries import Scope
 

@@ -25,7 +25,8 @@ from promql.expr import (
 )
 from slos import names
 from slos.events import boundary_matcher, share_within
-from slos.indicators import INDICATORS, among, own_matchers, usage_ratio
+from slos.indicator_events import own_matchers, usage_ratio
+from slos.indicators import INDICATORS, among
 from slos.model import Objective, Service
 from slos.own_metrics import OWN_METRICS
 from slos.signals import LORA_LABELS, MODEL_LABELS, SIGNALS, metric_with

@@ -21,7 +21,8 @@ from alerts.traffic import apart
 from promql.expr import Matcher
 from promql.query import InvalidQuery, one_line, read_query
 from slos.errors import InvalidFile
-from slos.indicators import events, good_sentence, threshold_text
+from slos.indicator_events import events
+from slos.indicators import good_sentence, threshold_text
 from slos.model import DISABLED
 
 FILE = """\

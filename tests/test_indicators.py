@@ -10,7 +10,8 @@ from promql_selectors import selectors, unknown
 from service_example import objective, service
 
 from slos.events import boundary_matcher
-from slos.indicators import INDICATORS, events, good_sentence, recorded_events, threshold_text
+from slos.indicator_events import events, recorded_events
+from slos.indicators import INDICATORS, good_sentence, threshold_text
 from slos.model import Objective
 
 SERVICE = service(selector={"model": "llama", "cluster": "eu"})

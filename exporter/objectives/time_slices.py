@@ -17,7 +17,7 @@ from exporter.objectives.objective_status import selects_model
 from exporter.recording.initial_series import slice_labels
 from exporter.samples import Labels, Model, Value
 from exporter.store.view import SignalState, View
-from slos.indicators import slices_are_judged
+from slos.indicator_events import sidecar_evaluates_slices
 from slos.model import Objective, Service, TimeSlices
 from slos.names import goodput_objective
 from slos.signals import RESULTS
@@ -49,7 +49,7 @@ class SliceEvaluator:
             (service, objective, objective.slices)
             for service in services
             for objective in service.objectives
-            if objective.slices and slices_are_judged(objective, service)
+            if objective.slices and sidecar_evaluates_slices(objective, service)
         )
         self._slices: dict[Key, _Slice] = {}
         self._counts: dict[Key, dict[str, float]] = {}

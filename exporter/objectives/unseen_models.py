@@ -14,7 +14,8 @@ from exporter.recording.goodput import GoodputObjective, goodput_objectives
 from exporter.recording.initial_series import known_labels, slice_labels
 from exporter.samples import Labels, Value
 from exporter.store.view import SignalState, View
-from slos.indicators import INDICATORS, slices_are_judged
+from slos.indicator_events import sidecar_evaluates_slices
+from slos.indicators import INDICATORS
 from slos.model import Objective, Service
 from slos.names import goodput_objective
 from slos.signals import LATENCIES, TENANT, TENANT_SIGNALS, slo_events
@@ -76,7 +77,7 @@ def _counters(
     service: Service, objective: Objective, own: Sequence[GoodputObjective]
 ) -> Iterable[tuple[str, tuple[Labels, ...]]]:
     indicator, selector = INDICATORS[objective.indicator], service.selects(objective)
-    if slices_are_judged(objective, service):
+    if sidecar_evaluates_slices(objective, service):
         yield "slo_slices", slice_labels(goodput_objective(service.service, objective.name))
     if objective.indicator in LATENCIES and objective.threshold is not None:
         signal = slo_events(objective.indicator)
