@@ -17,15 +17,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
 from exporter.protocol.events import Outcome, Stream
+from exporter.recording.active_request import ActiveRequest
 from exporter.recording.genai_recorder import GenAiRecorder
 from exporter.recording.goodput import GoodputObjective, times
 from exporter.recording.label_limiter import MAX_SERIES, OTHER, LabelLimiter, SeriesBudget
-from exporter.recording.model_metrics import ModelMetrics, TokenHistograms
+from exporter.recording.model_metrics import ModelMetrics
 from exporter.recording.model_registry import ModelRegistry
 from exporter.recording.request_counts import (
     chunk_tokens,
@@ -37,7 +38,6 @@ from exporter.recording.request_counts import (
 )
 from exporter.recording.retries import RetryDetector
 from exporter.recording.slo_evaluation import (
-    SloEvaluation,
     evaluate_active,
     evaluate_ended,
     evaluate_first_token,
@@ -75,27 +75,6 @@ class ReadLag(Protocol):
 @dataclass(frozen=True, slots=True)
 class _OnTime:
     late: bool = False
-
-
-@dataclass(slots=True)
-class ActiveRequest:
-    """An active request.
-
-    * ``histograms``: the histograms of its tokens: its model's or, after the client's FIN, its own.
-    * ``at_fin``: a copy of the stream at the client's FIN.
-    * ``blocked``: the client does not read.
-    * ``seen_until``: returns the time up to which the tap has seen all bytes.
-    * ``late``: the last chunk was read late.
-    """
-
-    model: ModelMetrics
-    histograms: TokenHistograms | None
-    at_fin: Stream | None = None
-    blocked: bool = False
-    late: bool = False
-    tenant: str = ""
-    seen_until: Callable[[], float] | None = None
-    evaluation: SloEvaluation = field(default_factory=SloEvaluation)
 
 
 class StreamRecorder:
@@ -273,7 +252,7 @@ class StreamRecorder:
         live = self._live.get(stream)
         if live is None:
             return
-        _merge_after_fin(stream, live)
+        live.merge_after_fin(stream)
         stream.closing_at = time
         live.at_fin = copy(stream)
         live.histograms = live.histograms and live.histograms.empty()
@@ -301,7 +280,7 @@ class StreamRecorder:
             if (wasted := chunk_tokens(stream) - chunk_tokens(delivered)) > 0:
                 model.count("wasted_tokens", amount=wasted)
         else:
-            _merge_after_fin(stream, live)
+            live.merge_after_fin(stream)
         tenant = model.begin_tenant(tenant)
         if tenant == OTHER:
             self._budget.limited["tenant"] += 1
@@ -392,13 +371,3 @@ class StreamRecorder:
         if not name:
             return name
         return limited(name) if len(name) <= MAX_TENANT_LENGTH and name.isprintable() else OTHER
-
-
-def _merge_after_fin(stream: Stream, live: ActiveRequest) -> None:
-    """Merge the chunks after the client's FIN with the others: it was no disconnect."""
-    if live.at_fin is not None and live.histograms:
-        live.model.token_histograms.add(live.histograms)
-        live.histograms = live.model.token_histograms
-        if live.at_fin.chunks < stream.chunks:
-            live.evaluation.resolve_pending_gap(live.model)
-    live.at_fin = None

@@ -35,6 +35,7 @@ from exporter.methods import METHODS
 from exporter.samples import Measurement, Missing, Model, ModelInfo, Snapshot, SourceError
 from exporter.sources.unavailable import with_a_tap
 from exporter.store import last_minute
+from exporter.store.model_names import name_error, shortened
 from exporter.store.model_versions import (
     items_by_model,
     model_of,
@@ -48,10 +49,6 @@ from exporter.store.source_health import SourceHealth
 from exporter.store.view import SignalState, SourceState, View, WaitingStreams
 from slos.signals import SIGNALS
 
-MAX_NAME = 256
-"""Maximum characters of a model's name and of its version, which are labels of every series."""
-SHOWN_NAME = 60
-"""Characters of a longer name that messages contain."""
 TAPS = "taps"
 """The name of the source of the taps."""
 STEP_SIZE = 500
@@ -64,8 +61,8 @@ class Store:
     Measurements older than ``stale_after`` seconds have no series.  Models that no source has
     reported for ``forget_after`` seconds are dropped, but only while all sources are up.  Beyond
     ``max_models`` models (versions counted) new ones replace those that no source reports any
-    more; if there are none, or if a name is longer than ``MAX_NAME``, the new ones are excluded.
-    ``tapped`` is true if a tap runs: no fix then recommends one.
+    more; if there are none, or if a name is longer than ``MAX_NAME`` (:mod:`model_names`), the new
+    ones are excluded.  ``tapped`` is true if a tap runs: no fix then recommends one.
     """
 
     def __init__(
@@ -198,7 +195,7 @@ class Store:
     def _admit(self, snapshot: Snapshot, now: float) -> Mapping[Model, str]:
         """Admit the snapshot's models up to the limit; return the excluded ones with the reason."""
         reported = reported_models(snapshot)
-        excluded = {model: why for model in reported if (why := _name_error(model))}
+        excluded = {model: why for model in reported if (why := name_error(model))}
         valid = [model for model in reported if model not in excluded]
         self._make_room(len(self._models.keys() | valid) - self._max_models, now)
         for model in valid:
@@ -267,7 +264,7 @@ class Store:
         then that of the sum, and is counted once.
         """
         reported = reported_models(snapshot)
-        known = self._models.keys() | (model for model in reported if not _name_error(model))
+        known = self._models.keys() | (model for model in reported if not name_error(model))
         for bare, versioned in only_versions(self._models, known).items():
             self._models[versioned] = max(self._models.pop(bare), self._models.get(versioned, -inf))
             for source, (at, earlier) in self._snapshots.items():
@@ -402,8 +399,8 @@ class Store:
             excluded = self._excluded.get(snapshot.source, {})
             for info in snapshot.models:
                 model = model_of(info)
-                if why := excluded.get(model) or _name_error(model):
-                    name, version = map(_shortened, model)
+                if why := excluded.get(model) or name_error(model):
+                    name, version = map(shortened, model)
                     info = replace(info, model=name, version=version, excluded=why)
                 infos.setdefault(model_of(info), info)
         yield from (info for _, info in sorted(infos.items()))
@@ -421,14 +418,3 @@ def _summarized(
         recent=last_minute.summary(signal, history, latest),
         last_minute=last_minute.increase(history, latest),
     )
-
-
-def _name_error(model: Model) -> str:
-    """Return why a model's name cannot be a label value; empty if it can."""
-    if max(map(len, model)) > MAX_NAME:
-        return f"its name or version is longer than {MAX_NAME} characters"
-    return ""
-
-
-def _shortened(name: str) -> str:
-    return name if len(name) <= MAX_NAME else f"{name[:SHOWN_NAME]}…"
