@@ -319,7 +319,7 @@ def _children(node: Node) -> Iterable[tuple[int, Node]]:
 
 
 def _merged(value: Node) -> list[tuple[str, tuple[int, Node]]]:
-    """Return the entries that a merge key means, the stronger ones first."""
+    """Return the entries of a merge key, in order of precedence."""
     parts = [value, *(part for _, part in value.items or ())]
     return [entry for part in parts for entry in (part.entries or {}).items()]
 

@@ -143,7 +143,7 @@ def percent(share: Decimal) -> str:
 
 
 def about(seconds: Decimal) -> str:
-    """Write a duration as people need it: to the second below 10 minutes, else to the minute."""
+    """Write a duration: to the second below 10 minutes, else to the minute."""
     unit = 1 if seconds < 600 else 60
     rounded = (seconds / unit).quantize(Decimal(1), ROUND_HALF_UP) * unit
     return format_duration(rounded)

@@ -1,1 +1,1 @@
-"""The command line, and nothing else."""
+"""The command-line interface."""

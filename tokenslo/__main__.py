@@ -1,4 +1,4 @@
-"""``python -m tokenslo``."""
+"""Run the command line as ``python -m tokenslo``."""
 
 from tokenslo.cli import main
 

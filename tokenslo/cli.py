@@ -144,7 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
-    """Run the command line; errors that are to be expected become one line each."""
+    """Run the command line; print an expected error as one line."""
     try:
         code = cli.main(arguments, prog_name="tokenslo", standalone_mode=False)
     except click.UsageError as error:

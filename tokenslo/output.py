@@ -38,7 +38,7 @@ class Change:
 
 
 def changes(folder: Path, files: Mapping[str, str], stale: Iterable[Path] = ()) -> list[Change]:
-    """Compare ``files`` (text by path below ``folder``) with the disk; ``stale`` shall go."""
+    """Compare ``files`` (text by path in ``folder``) with the disk; ``stale`` ones are deleted."""
     wanted = {folder / name: text for name, text in files.items()}
     found = [Change(path, _read(path), text) for path, text in wanted.items()]
     gone = [Change(path, _read(path), None) for path in stale if path not in wanted]

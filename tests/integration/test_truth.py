@@ -1,14 +1,13 @@
-"""The truth test: taps report of streams what their clients saw.
+"""Compare metrics of the taps with what clients measured: counts, TTFT, ITL.
 
-More than two thousand streams go to a real Triton and to a look-alike of trtllm-serve, once through
-proxy taps and once straight to the servers, watched by packet capture.  Counts must be the same;
-times may differ by what the way between client and tap takes.  Every run of the tests takes a part
-of the streams and compares medians; the long one takes all.
+More than two thousand streams go to a real Triton and to a simulated trtllm-serve, once through
+proxy taps and once straight to the servers, observed by packet capture.  Counts must be equal;
+times may differ by the delay between client and tap.  The short test runs a share of the streams
+and compares medians; the long one runs all.
 
-On a busy machine clients wait for their turn after their tokens have come: that is in the times of
-those which use a package, and whoever leaves too late has been sent a token that it does not know
-of.  So if there are differences and clients were late, all is done once more; what a tap does wrong
-is wrong every time.
+On a busy machine the scheduler delays clients: their measured times include the delay, and a client
+that disconnects late has been sent a token that it did not count.  A run with differences and late
+clients is therefore repeated; a defect of a tap shows in every run.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ pytestmark = pytest.mark.alone
 
 STREAMS = 2_000
 PART = 0.2
-"""The share of the streams in every run of the tests."""
+"""The share of the streams in the short test."""
 ENGINE = EngineSettings(step_seconds=0.022, sequence_seconds=0.0005, kv_blocks=2000)
 SIMULATED = ("http", "http_stalled", "grpc")
 OPENAI = ("openai", "openai_stalled")
@@ -78,33 +77,34 @@ TIMES: Mapping[str, tuple[str, Callable[[list[Seen]], list[float]]]] = {
     "itl": ("llm_inter_token_latency_seconds", gaps),
 }
 BOUNDS = {0.5: 0.001, 0.99: 0.002}
-"""Quantile: the most seconds by which what is told of it may differ from what was seen.
+"""Quantile: the maximum difference between tap and clients, in seconds.
 
-A part of the streams gives too few times for the second one.
+A share of the streams has too few times for the second one.
 """
 EDGES = {"ttft": (*range(40, 180, 2), *range(180, 400, 20)), "itl": range(30, 120)}
-"""Half milliseconds around what these engines do; an objective at each makes an edge there.
+"""Bucket boundaries, in half milliseconds, around the latencies of these engines.
 
-A tap compares every first token with every threshold, so more of them would slow it down.
+Each is the threshold of an objective.  A tap compares every first token with every threshold, so
+more of them would slow it down.
 """
 WARM_UP = 0.03
-"""The share of all requests that servers get before: what they do first takes long."""
+"""The share of all requests sent before the test: first requests are slow."""
 ATTEMPTS = 3
 LATE_SECONDS = 0.001
-"""Where a hundredth of the clients' naps end by more than this too late, the machine is busy."""
+"""The machine is busy if the p99 of the clients' wake-up delay exceeds this."""
 TIMERS = {
     "SSE": ("triton_http",),
     "OpenAI": ("openai_http", "openai_package"),
     "gRPC": ("triton_grpc",),
 }
-"""Protocol: the kinds of clients that read the clock."""
+"""The kinds of clients that measure times, by protocol."""
 
 Buckets = Mapping[tuple[str, str], list[tuple[float, float]]]
 
 
 @dataclass(frozen=True, slots=True)
 class ServedMetrics:
-    """What a sidecar served: ``buckets`` are cumulative, by metric and model."""
+    """Metrics that a sidecar served: ``buckets`` are cumulative, by metric and model."""
 
     counters: Mapping[Sample, float]
     buckets: Buckets
@@ -117,9 +117,9 @@ class ServedMetrics:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A quantile as clients saw it and as it was reported, in seconds.
+    """A quantile of the clients' and of the tap's times, in seconds.
 
-    ``late`` is how late clients can be in reading the clock, on a busy machine; else it is 0.
+    ``late`` is the maximum delay of the clients' clock readings on a busy machine, else 0.
     """
 
     protocol: str
@@ -132,7 +132,7 @@ class Row:
 
     @property
     def good(self) -> bool:
-        """Whether they agree, as far as clients can know."""
+        """Whether both agree within the bound and the clients' delay."""
         return abs(self.reported - self.seen) <= BOUNDS[self.q] + self.late
 
     def __str__(self) -> str:
@@ -144,7 +144,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class TapRun:
-    """One run of every crowd before one tap; ``naps`` are by how much clients woke too late."""
+    """One run of all clients at one tap; ``naps`` are wake-up delays by kind of client."""
 
     tap: str
     seconds: float
@@ -156,20 +156,20 @@ class TapRun:
 
     @property
     def busy(self) -> bool:
-        """Whether clients had to wait for their turn."""
+        """Whether the scheduler delayed any clients."""
         return any(map(self.late, self.naps))
 
     def late(self, kind: str) -> float:
-        """Return by how much a kind of clients woke too late, in seconds; a usual delay is none."""
+        """Return the p99 wake-up delay of a kind of clients in seconds; 0 if it is normal."""
         naps = self.naps[kind]
         late = exact(0.99, naps) if naps else 0.0
         return late if late > LATE_SECONDS else 0.0
 
     def lag(self, protocol: str, name: str) -> float:
-        """Return by how much clients of a protocol can be late in timing, in seconds.
+        """Return the maximum delay of the clients' times for a protocol, in seconds.
 
-        A proxy waits for its turn before it reads a request, no less than other processes do; the
-        time to first token that clients take has that wait in it, and the proxy's has not.
+        The scheduler also delays the proxy before it reads a request: the clients' time to first
+        token includes that delay, the proxy's does not.
         """
         clients = max(map(self.late, TIMERS[protocol]))
         waits = self.tap == "proxy" and name == "ttft"
@@ -230,7 +230,7 @@ def runs(
     servers: tuple[Triton, list[ServerProcess]],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> list[TapRun]:
-    """Run everything, more than once only as long as a busy machine may have made differences."""
+    """Run all clients; repeat while a busy machine may explain the differences."""
     tap, share = request.param
     if tap == "capture":
         need_capture()
@@ -285,7 +285,7 @@ def sidecar(folder: Path, taps: Sequence[str]) -> ServerProcess:
 
 
 def objectives() -> str:
-    """Return an SLO file with a threshold at every edge."""
+    """Return an SLO file with a threshold at every bucket boundary."""
     lines = [
         f"  - {{name: {name}-{half}, indicator: {name}, threshold: {half / 2:g}ms, target: 99%}}\n"
         for name, edges in EDGES.items()
@@ -324,12 +324,12 @@ def gather(listen: Sequence[int], share: float = 1.0) -> dict[str, dict[str, lis
 
 
 def known(seen: list[Seen]) -> dict[Sample, float]:
-    """Return the expected counters; names that no server has are not counted."""
+    """Return the expected counters, without requests for unknown models."""
     return counts(one for one in seen if one.model != UNKNOWN)
 
 
 def settled(server: ServerProcess, expected: Mapping[Sample, float]) -> ServedMetrics:
-    """Read a sidecar until it says what is expected, or had time enough to."""
+    """Scrape a sidecar until its counters are as expected, at most for SETTLED_SECONDS."""
     deadline = time.monotonic() + SETTLED_SECONDS
     while True:
         reported = read(get(server.ports[0], "/metrics")[1])
@@ -370,7 +370,7 @@ def exact(q: float, values: Sequence[float]) -> float:
 def nearest(q: float, values: Sequence[float], reported: float) -> float:
     """Return the observed quantile, or the neighbour that is nearer to the reported one.
 
-    Interpolation in a histogram is off by up to a rank, and in a thin tail that is far.
+    Interpolation in a histogram errs by up to one rank, which is much in a thin tail.
     """
     ordered, rank = sorted(values), ceil(q * len(values)) - 1
     return min(ordered[max(0, rank - 1) : rank + 2], key=lambda value: abs(value - reported))
@@ -380,12 +380,12 @@ OF_TOKENS = ("llm_tokens_total", "llm_partial_response_tokens_total")
 
 
 def different_counts(runs: list[TapRun]) -> list[str]:
-    """Return what differs in the run in which the least does."""
+    """Return the differences of the run with the fewest."""
     return min(map(differences, runs), key=len)
 
 
 def different_times(runs: list[TapRun]) -> list[str]:
-    """Return what differs in every run."""
+    """Return the quantiles that differ in every run."""
     return [
         "\n".join(map(str, rows))
         for rows in zip(*(one.rows() for one in runs), strict=True)
@@ -393,79 +393,81 @@ def different_times(runs: list[TapRun]) -> list[str]:
     ]
 
 
-def test_counts_are_the_same(runs: list[TapRun]) -> None:
+def test_counts_equal_the_clients(runs: list[TapRun]) -> None:
     for one in runs:
         assert sum(seen.streaming for seen in one.seen) >= STREAMS * one.share
-        assert left_out(one) == []
+        assert losses(one) == []
         assert not one.reported.total("llm_live_streams")
     assert different_counts(runs) == []
 
 
-def test_times_are_the_same(runs: list[TapRun], capsys: pytest.CaptureFixture[str]) -> None:
+def test_times_agree_with_the_clients(
+    runs: list[TapRun], capsys: pytest.CaptureFixture[str]
+) -> None:
     with capsys.disabled():
         for one in runs:
-            print(f"\n{told_of(one)}")
+            print(f"\n{report_of(one)}")
     assert different_times(runs) == []
 
 
-def test_no_series_has_a_model_that_no_server_has(runs: list[TapRun]) -> None:
+def test_unknown_models_have_no_series(runs: list[TapRun]) -> None:
     for one in runs:
         assert any(seen.model == UNKNOWN for seen in one.seen)
         models = {dict(labels).get("model") for _, labels in one.reported.everything}
         assert UNKNOWN not in models
 
 
-def test_waste_is_no_less_than_clients_saw_and_no_more_than_was_made(runs: list[TapRun]) -> None:
+def test_wasted_tokens_are_within_the_generated_ones(runs: list[TapRun]) -> None:
     for one in runs:
         assert one.reported.total("llm_wasted_tokens_total") >= sum(seen.late for seen in one.seen)
         made, taken, sent = waste(one)
         assert 0 <= sent <= made - taken
 
 
-def left_out(one: TapRun) -> list[str]:
-    """Name what a tap says of itself that it did not see or understand."""
+def losses(one: TapRun) -> list[str]:
+    """Return the tap's non-zero loss counters."""
     names = ("lossy_streams", "dropped_packets", "passed_over", "refused", "restarts")
     totals = {name: one.reported.total(f"tokenslo_tap_{name}_total") for name in names}
     return [f"{name}: {count:g}" for name, count in totals.items() if count]
 
 
 def differences(one: TapRun) -> list[str]:
-    """Name every counter that does not say what clients did.
+    """Return every counter that differs from the clients' counts.
 
-    A client that leaves may have a token in its socket that it does not read any more: it was
-    delivered, and the client does not know it.
+    After a client disconnects, its socket may hold a token that it never reads: it was delivered,
+    but the client did not count it.
     """
     seen, reported = known(one.seen), one.reported.counters
-    left = Counter(each.model for each in one.seen if each.outcome == "disconnected")
+    disconnects = Counter(each.model for each in one.seen if each.outcome == "disconnected")
     found = []
     for name, labels in sorted(seen.keys() | reported.keys()):
-        saw, tells = seen.get((name, labels), 0), reported.get((name, labels), 0)
-        unread = left[dict(labels)["model"]] if name in OF_TOKENS else 0
-        if not saw <= tells <= saw + unread:
-            found.append(f"{name}{dict(labels)}: seen {saw:g}, told {tells:g}")
+        expected_count, tap_count = seen.get((name, labels), 0), reported.get((name, labels), 0)
+        unread = disconnects[dict(labels)["model"]] if name in OF_TOKENS else 0
+        if not expected_count <= tap_count <= expected_count + unread:
+            found.append(f"{name}{dict(labels)}: clients {expected_count:g}, tap {tap_count:g}")
     return found
 
 
-def told_of(one: TapRun) -> str:
+def report_of(one: TapRun) -> str:
     lags = ", ".join(f"{kind} {1000 * exact(0.99, naps):.1f}" for kind, naps in one.naps.items())
     streams = sum(seen.streaming for seen in one.seen)
-    left = sum(seen.outcome == "disconnected" for seen in one.seen)
+    disconnects = sum(seen.outcome == "disconnected" for seen in one.seen)
     made, taken, sent = waste(one)
     return "\n".join(
         [
-            f"{one.tap}: {streams} streams in {one.seconds:.0f} s, {left} of them left",
-            f"p99 of clients' lag (ms): {lags}",
-            *(differences(one) or ["every count is the same"]),
-            *left_out(one),
-            "protocol time   count         seen     told     diff (ms)",
+            f"{one.tap}: {streams} streams in {one.seconds:.0f} s, {disconnects} disconnects",
+            f"p99 wake-up delay of clients (ms): {lags}",
+            *(differences(one) or ["all counts are equal"]),
+            *losses(one),
+            "protocol time   count        clients     tap     diff (ms)",
             *map(str, one.rows()),
-            f"look-alike: {made} tokens made, {taken} taken by clients, {sent:g} told as wasted",
+            f"tokens of trtllm-serve: {made} generated, {taken} read by clients, {sent:g} wasted",
         ]
     )
 
 
 def waste(one: TapRun) -> tuple[int, int, float]:
-    """Return the tokens that the look-alike produced, clients read, and taps counted as wasted."""
+    """Return the tokens that trtllm-serve generated, clients read, and taps counted as wasted."""
     made = sum(request["output_tokens"] for request in one.engine)
     taken = sum(seen.tokens for seen in one.seen if seen.model in OPENAI)
     sent = sum(

@@ -1,4 +1,4 @@
-"""How far the ratios that rules record are from what truly happened."""
+"""Compare the ratios that rules record with the simulated events."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from tests.rule_values.replay import Replay
 from tests.rule_values.traffic import DAY, SCRAPE, Traffic, Truth
 
 PERIOD, BUDGET = "period", "budget"
-"""The ratio of the whole period and what is left of its budget, among the windows compared."""
+"""Keys of the period's error ratio and remaining budget, next to the windows."""
 _BUDGET = float(1 - TARGET)
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What a tool said of a window at a time, and what was true.
+    """The error ratio of a window that a tool computed at a time, and the true one.
 
-    ``said`` and ``true`` are error ratios, None where there is none; ``lately`` are the least and
-    the highest that was true while the last event was still fading in.  ``least`` is the smallest
-    ratio that errors are measured by.
+    ``computed`` and ``true`` are None where there is no ratio.  ``lately`` are the lowest and the
+    highest true ratio while the last events may not be scraped yet.  Relative errors are relative
+    to at least ``least``.
     """
 
     computed: float | None
@@ -35,15 +35,14 @@ class Check:
     least: float
 
     def of_budget(self) -> Check:
-        """Return the same of a budget, of which nothing is spent while nothing happens."""
+        """Return the check for a budget, which is unspent without events."""
         return replace(self, true=self.true or 0.0, lately=self.lately or (0.0, 0.0))
 
     @property
     def error(self) -> float:
-        """Return how far this is from anything lately true, as a share of it.
+        """Return the relative error to the nearest recent true ratio.
 
-        Infinite if nothing is said although there were events, or something although there were
-        none.
+        Infinite if only one of the computed and the true ratio exists.
         """
         if self.computed is None or self.lately is None:
             return 0.0 if self.computed is None and self.true is None else inf
@@ -53,7 +52,7 @@ class Check:
 
     @property
     def error_now(self) -> float:
-        """Return how far this is from what is true at this moment, as a share of it."""
+        """Return the relative error to the current true ratio."""
         if self.computed is None or self.true is None:
             return 0.0 if self.computed is self.true else inf
         return _share(abs(self.computed - self.true), max(self.true, self.least))
@@ -65,7 +64,7 @@ def _share(part: float, whole: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One tool in one scenario: its rules, and the checks of each window."""
+    """The checks of one tool in one scenario, by window."""
 
     scenario: str
     tool: Tool
@@ -83,7 +82,7 @@ def compare(
     history: int,
     checks: range,
 ) -> list[Compared]:
-    """Let tools record what scenarios of ``history`` seconds made, and look at check times."""
+    """Evaluate the rules of tools on scenarios of ``history`` seconds; compare at ``checks``."""
     for traffic in played.values():
         replay.add(traffic.samples)
     apart = {scenario: [tool.apart() for tool in of] for scenario, of in tools_.items()}
@@ -96,7 +95,7 @@ def compare(
 
 
 def record(replay: Replay, tools_: Sequence[Tool], history: int, checks: range) -> None:
-    """Add what the rules record: always where that is summed up over time, else at the checks."""
+    """Add recorded series: at every evaluation if summed over time, else at ``checks`` only."""
     layers = [tool.layers() for tool in tools_]
     for depth in range(max(map(len, layers))):
         wanted = {
@@ -123,7 +122,7 @@ def _checks(
                 computed.get(at),
                 truth.ratio(at, seconds),
                 truth.lately(at, seconds, late),
-                # A share of next to no failures is no use to anyone, unless it is of a long time.
+                # Relative errors of tiny ratios do not matter, except over long windows.
                 0.0 if seconds >= DAY else _BUDGET,
             )
             for at in checks
@@ -142,10 +141,10 @@ def _checks(
 
 
 def _truth(tool: Tool, traffic: Traffic) -> tuple[Truth, int]:
-    """Return what happened of what an objective is about, and how late it is seen in full.
+    """Return the true events of an objective, and the maximum delay until rules count them.
 
-    A rate looks back over the base window, ours over the minute since the last evaluation; a scrape
-    comes after an event, and a slice is judged when it is over.
+    A rate covers the base window, the increase the minute since the last evaluation.  A scrape
+    follows an event, and a slice is evaluated after its end.
     """
     ours = tool.name == "tokenslo"
     late = (2 * MINUTE if ours else int(parse_duration(BASE_WINDOW))) + SCRAPE

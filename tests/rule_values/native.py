@@ -34,7 +34,7 @@ _SPAN = (0x5A, 4, 0x08, 6, 0x10, 3)
 """From bucket 3 on (6 is its zigzag), whose upper bound is 2 to the power of 3, three buckets."""
 
 _NONE = 1e-9
-"""Observations of zero: Prometheus 2.42 takes a count of nothing for one of whole numbers."""
+"""Zero observations as a float: Prometheus 2.42 reads a count of 0 as an integer histogram."""
 
 
 def encoded(good: Points, total: Points, times: npt.NDArray[np.uint8]) -> bytes:

@@ -1,7 +1,7 @@
-"""When burn-rate conditions fire: the rules' arithmetic on scraped samples, without a server.
+"""Evaluate burn-rate conditions on scraped samples with NumPy, without Prometheus.
 
-90 days of evaluations take Prometheus minutes, and this a second.  ``test_paging_windows.py``
-compares it with what a real one records.
+90 days of evaluations take Prometheus minutes, and NumPy a second.  ``test_paging_windows.py``
+compares the results with those of Prometheus.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.rule_values.traffic import ENDED, REQUESTS, Counts, Samples, Truth
 Values = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 Count = Callable[[int], tuple[Values, Values]]
-"""Bad and all events in the ``window`` before each evaluation, at a scale that both share."""
+"""Bad and all events in the ``window`` before each evaluation, in the same unit."""
 
 _FAILED = ("error", "rejected", "timeout")
 _LONGEST_GAP = 1800
@@ -67,12 +67,12 @@ def series(samples: Samples, outcomes: Iterable[str]) -> Iterator[tuple[Counts, 
         named = dict(labels)
         if named["__name__"] == REQUESTS and named["outcome"] in outcomes:
             there = bits != np.uint64(ENDED)
-            if there.sum() > 1:  # of a single sample nothing is known
+            if there.sum() > 1:  # a single sample has no increase
                 yield times[there], bits[there].view(np.float64)
 
 
 def increases(samples: Samples, evaluations: Counts) -> Count:
-    """Count as our rules do: sums of the increases that were recorded every minute."""
+    """Count as tokenslo's rules do: sums of the increases recorded every minute."""
 
     def recorded(outcomes: Sequence[str]) -> Values:
         made = np.zeros(len(evaluations))
@@ -124,7 +124,7 @@ def truth(requests: Truth, evaluations: Counts, tick: int) -> Count:
 
 
 def begins(firing: Flags) -> Counts:
-    """Return the indices at which something begins to fire."""
+    """Return the indices at which an alert begins to fire."""
     return np.flatnonzero(firing & ~np.concatenate(([False], firing[:-1])))
 
 
@@ -135,14 +135,14 @@ def _near(times: Counts, evaluations: Counts, window: int) -> slice:
 
 
 def _last(times: Counts, values: Values, evaluations: Counts) -> Values:
-    """Return ``last_over_time`` over the longest gap; NaN where there is nothing."""
+    """Return ``last_over_time`` over the longest gap; NaN without a sample."""
     index = np.searchsorted(times, evaluations, side="right") - 1
     found = (index >= 0) & (times[index] >= evaluations - _LONGEST_GAP)
     return np.where(found, values[index], np.nan)
 
 
 def _rate(times: Counts, values: Values, evaluations: Counts, window: int) -> Values:
-    """Return ``rate``, as Prometheus extrapolates it to the edges of a window; 0 for nothing."""
+    """Return ``rate``, as Prometheus extrapolates it to the ends of a window; 0 by default."""
     resets = np.concatenate(([0.0], np.where(np.diff(values) < 0, values[:-1], 0.0)))
     running = values + np.cumsum(resets)
     first = np.searchsorted(times, evaluations - window, side="left")

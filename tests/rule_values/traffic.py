@@ -71,10 +71,9 @@ def points(times: Counts, values: npt.NDArray[np.generic], there: npt.NDArray[np
 class TrafficScenario:
     """A scenario of random traffic: requests per second of a server, and its incidents.
 
-    ``..._every`` are mean seconds between two events of a kind, 0 for never.  A server that
-    restarts counts from zero; after a rollout it is another version, which is another set of
-    series, all of them zero at first.  ``strain`` is the share of requests that fail for the load
-    alone, where there are many.
+    ``..._every`` are mean seconds between two events of a kind, 0 for never.  A restarted server
+    counts from zero; a rollout changes the version and so starts new series at zero.  ``strain`` is
+    the share of requests that fail at high load.
     """
 
     name: str
@@ -113,7 +112,7 @@ class Truth:
         return (min(known), max(known)) if known else None
 
     def slices(self, seconds: int, most: float) -> Truth:
-        """Return how many slices of time there were, and in how many more than ``most`` was bad."""
+        """Return the time slices, bad ones being those with a bad share above ``most``."""
         every = seconds // TICK
         total, bad = (np.diff(each[::every]) for each in (self.total, self.bad))
         ends = np.zeros((2, len(self.total) - 1), dtype=np.int64)
@@ -123,10 +122,10 @@ class Truth:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What came of a scenario: what was scraped, and what truly happened.
+    """The result of a scenario: the scraped samples and the true events.
 
-    ``requests`` are those of each server, and ``full`` is the time that servers were up, of which
-    that in an incident is bad.
+    ``requests`` are those of each server.  ``full`` counts ticks with a server up; those in an
+    incident are bad.
     """
 
     samples: Samples
@@ -144,7 +143,8 @@ def play(
 ) -> Traffic:
     """Simulate a scenario for ``seconds`` on ``servers`` servers."""
     random = Random(f"{scenario.name} {seed}")
-    draw = np.random.RandomState(random.getrandbits(32))  # which gives the same for ever
+    # RandomState is frozen: it draws the same numbers in every NumPy release.
+    draw = np.random.RandomState(random.getrandbits(32))
     ticks = seconds // TICK
     rates = scenario.rates(np.arange(ticks) * float(TICK), random)
     reasons, shares = _incidents(ticks, random)
@@ -177,7 +177,7 @@ def play(
 
 @dataclass(frozen=True, slots=True)
 class _ServerScrapes:
-    """What the scrapes of one server find, in the ticks ``scraped`` if they are ``found``.
+    """The scraped series of one server, at the ticks ``scraped`` where ``found`` is true.
 
     By tick: its ``version``, 0 while it is down; when it ``started``; why requests fail in
     ``reasons``; and its ``good`` and ``failed`` requests.
@@ -230,7 +230,7 @@ class _ServerScrapes:
         values: npt.NDArray[np.generic],
         **labels: str,
     ) -> Iterator[tuple[Labels, Points]]:
-        """Yield a series of each version; its end is marked where it is found no more."""
+        """Yield a series of each version, with a stale marker after its last sample."""
         found, version = self.found, self.version[self.scraped]
         times = (self.scraped + 1) * TICK
         for each in np.unique(version[found]):
@@ -253,7 +253,7 @@ def _lives(scenario: TrafficScenario, ticks: int, random: Random) -> tuple[Count
 
 
 def _reachable(scenario: TrafficScenario, scraped: Counts, random: Random) -> npt.NDArray[np.bool_]:
-    """Return which scrapes do not fail: mostly a few do, once in a while for some minutes."""
+    """Return which scrapes succeed: gaps are mostly short, rarely of several minutes."""
     reached = np.ones(len(scraped), dtype=bool)
     for at in _moments(scenario.gaps_every, int(scraped[-1]), random):
         longest = 900 if random.random() < 0.1 else 180
@@ -271,7 +271,7 @@ def _moments(mean: int, ticks: int, random: Random) -> Iterator[int]:
 
 
 def _incidents(ticks: int, random: Random) -> tuple[Counts, npt.NDArray[np.float64]]:
-    """Return why requests fail and which share of them, by tick: hardly any but in incidents."""
+    """Return reason and share of failed requests by tick; outside incidents few fail."""
     reasons = np.zeros(ticks, dtype=np.int64)
     shares = np.full(ticks, random.uniform(0.0005, 0.002))
     at, reason = random.expovariate(1 / DAY), 0
@@ -289,7 +289,7 @@ def _diurnal(times: npt.NDArray[np.float64], _: Random) -> npt.NDArray[np.float6
 
 
 def _bursty(times: npt.NDArray[np.float64], random: Random) -> npt.NDArray[np.float64]:
-    """Rise from low traffic to a hundred times as much, and back."""
+    """Return low rates with bursts of a hundred times as much."""
     rates, at = np.full(len(times), 0.05), 0
     while at < len(times):
         at += int(random.expovariate(1 / (5 * HOUR)) / TICK)
@@ -300,7 +300,7 @@ def _bursty(times: npt.NDArray[np.float64], random: Random) -> npt.NDArray[np.fl
 
 
 def _idle(times: npt.NDArray[np.float64], _: Random) -> npt.NDArray[np.float64]:
-    """Have no traffic at night, nor on two days of seven."""
+    """Return rates without traffic at night and at weekends."""
     day, now = np.divmod(times, DAY)
     return np.where((now > 8 * HOUR) & (now < 18 * HOUR) & (day % 7 < 5), 1.0, 0.0)
 

@@ -1,8 +1,8 @@
-"""Many clients of one kind in a process of their own: ``python -m tests.truth.crowd KIND PORT …``.
+"""Run many clients of one kind in a process: ``python -m tests.truth.crowd KIND PORT …``.
 
-Prints a line when it is ready, and begins when it is sent one: starting is work that would hold up
-others.  Then prints one JSON object: every :class:`tests.truth.seen.Seen`, and by how much a thread
-that sleeps for a moment wakes too late, which is what this process adds to the times it takes.
+Prints a line when it is ready and starts on a line from standard input, so that start-up does not
+delay other clients.  Then prints one JSON object: every :class:`tests.truth.seen.Seen`, and the
+wake-up delays of a sleeping thread, which estimate the delay in the measured times.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Ask = Any
 Table = Sequence[tuple[int, Ask]]
 
 LENGTHS = range(5, 13)
-"""Tokens of an answer; whoever leaves in the middle does so before the fourth."""
+"""Tokens of a response; clients that disconnect mid-stream do so before the fourth."""
 _AFTER = range(1, 4)
 _WHILE_STALLED = 8
 _SWITCH_SECONDS = 0.0002
@@ -42,12 +42,12 @@ _CONTINUOUS = {"stream_options": {"include_usage": True, "continuous_usage_stats
 UNKNOWN = "absent"
 """A model that no server has."""
 _SLOW = "stalled"
-"""Added to a model's name where clients do not read at once: what they take for the time of a token
-is not when it came, so those times are compared with nothing."""
+"""Suffix of models whose clients read late: they cannot measure times of tokens, so these are not
+compared."""
 
 
 def asks(kind: Kind) -> Iterator[Ask]:
-    """Yield what clients of a kind ask for; lengths and where they leave are chosen at random."""
+    """Yield the requests of a kind of clients, with random lengths and points of disconnect."""
     pick = random.Random(kind)
     every = [planned for count, planned in _TABLES[kind]() for _ in range(count)]
     pick.shuffle(every)
@@ -182,7 +182,7 @@ _FIRST: dict[Kind, Sequence[Ask]] = {
 
 
 class Crowd:
-    """Some clients at a time, each with one request after the other."""
+    """Concurrent clients, each with one request after the other."""
 
     def __init__(self, kind: Kind, ports: Sequence[int], every: Sequence[Ask]) -> None:
         self.seen: list[Seen] = []
@@ -194,7 +194,7 @@ class Crowd:
             self._left.put(planned)
 
     def run(self, at_once: int) -> None:
-        """Let all of them ask; raises what went wrong for one of them."""
+        """Run all requests with ``at_once`` clients; raise the first exception of a client."""
         over = threading.Event()
         watch = threading.Thread(target=self._nap, args=(over,))
         threads = [threading.Thread(target=self._work, args=(number,)) for number in range(at_once)]
@@ -231,10 +231,10 @@ Run = Callable[[Ask], list[Seen]]
 
 @contextmanager
 def _client(kind: Kind, ports: Sequence[int]) -> Iterator[Run]:
-    """Yield what asks as a client of a kind does.
+    """Yield a function that runs a request as a client of a kind.
 
-    ``ports`` are a Triton's for HTTP and for gRPC, or those of two servers of OpenAI's API, of
-    which the second is for those who do not read at once: such a server has one model.
+    ``ports`` are Triton's for HTTP and gRPC, or those of two servers with OpenAI's API: each has
+    one model, and the second serves the clients that read late.
     """
     if kind == "openai_package":
         from tests.truth.over_openai import OpenAIPackageClient as Package
@@ -263,7 +263,7 @@ def _over_http(port: int, planned: over_http.HttpClientRequest) -> list[Seen]:
 
 
 def _dying(module: str, port: int, planned: Ask) -> list[Seen]:
-    """Ask from a process of its own, which is killed; nothing for other manners."""
+    """Send a request from a separate process that is killed; return nothing for other manners."""
     if planned.manner != "die":
         return []
     command = [
@@ -279,13 +279,13 @@ def _dying(module: str, port: int, planned: Ask) -> list[Seen]:
 
 def main() -> None:
     """Run a crowd of clients, and print their results."""
-    # Whoever measures must not wait long for its turn among its own threads.
+    # Short switch intervals keep the delay between threads out of the measured times.
     sys.setswitchinterval(_SWITCH_SECONDS)
     parser = argparse.ArgumentParser(prog="python -m tests.truth.crowd")
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("ports", type=int, nargs="+")
     parser.add_argument("--at-once", type=int, default=4)
-    parser.add_argument("--share", type=float, default=1.0, help="of all that the kind asks for")
+    parser.add_argument("--share", type=float, default=1.0, help="of all requests of the kind")
     given = parser.parse_args()
     every = list(asks(given.kind))
     crowd = Crowd(given.kind, given.ports, every[: round(given.share * len(every))])

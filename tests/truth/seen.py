@@ -1,4 +1,4 @@
-"""What a client saw of one request, and what counters must say of all of them."""
+"""A client's own record of a request, and the counters expected from all of them."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ BY_GRPC_STATUS = {
 class Seen:
     """One request; times are monotonic seconds of the client.
 
-    ``sent`` is when the request's last byte was about to be sent, ``arrivals`` are when pieces with
-    tokens had been read, ``tokens`` how many there were.  A client that left has counted what its
-    kernel held for it as well.  ``late`` are tokens that came after it had closed its half, for
-    which the server broke off.
+    ``sent`` is the time just before the last byte of the request, ``arrivals`` the times at which
+    chunks with tokens were read, ``tokens`` their number.  After a disconnect, tokens in the socket
+    are counted as well.  ``late`` are tokens received after the client half-closed the connection,
+    if the server aborted the stream because of that.
     """
 
     model: str
@@ -45,7 +45,7 @@ class Seen:
     reason: str = ""
 
     def send_now(self) -> None:
-        """Note that the request goes out now."""
+        """Record the time of sending."""
         self.sent = time.monotonic()
 
     def takes(self, now: float, tokens: int = 1) -> None:
@@ -54,25 +54,25 @@ class Seen:
         self.tokens += tokens
 
     def ends(self, outcome: str, reason: str = "") -> Seen:
-        """Note how it ended."""
+        """Record outcome and reason."""
         self.outcome, self.reason = outcome, reason
         return self
 
     @property
     def phase(self) -> str:
-        """How far it came."""
+        """The phase at which it ended."""
         if self.outcome == "ok":
             return "complete"
         return "mid_stream" if self.arrivals else "before_first_token"
 
 
 def of_status(status: int) -> str:
-    """Return the outcome of a request that was answered with an HTTP status that is no success."""
+    """Return the outcome of an HTTP status other than success."""
     return BY_STATUS.get(status, "error" if status >= 500 else "invalid")
 
 
 def counts(every: Iterable[Seen]) -> dict[Sample, float]:
-    """Return what the counters must be after these requests."""
+    """Return the expected counters after these requests."""
     found: Counter[Sample] = Counter()
     for seen in every:
         for name, labels, amount in _counts(seen):
