@@ -88,7 +88,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "long: runs for long by nature; see `make test-long`")
     # Times of examples depend on the load of the machine; bench/ measures speed.
     settings.register_profile(
-        "on a busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+        "on a busy machine",
+        deadline=None,
+        max_examples=60,
+        suppress_health_check=[HealthCheck.too_slow],
     )
     settings.load_profile("on a busy machine")
     # A run in a shell's background (`make test &`) ignores Ctrl-C, and so would what tests start.

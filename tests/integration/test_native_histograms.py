@@ -159,7 +159,7 @@ def failures(promtool: Path, made: Plan, folder: Path, old: str, new: str) -> st
     return done.stdout + done.stderr if done.returncode else ""
 
 
-@pytest.mark.parametrize("which", [OLD, NEW])
+@pytest.mark.parametrize("which", [OLD, pytest.param(NEW, marks=pytest.mark.long)])
 def test_generated_tests_pass(part: Callable[[str], Path], tmp_path: Path, which: str) -> None:
     mixed = example(
         replace(OWN, name="pods", group_by=("pod",)),

@@ -14,14 +14,10 @@ from tests.rule_mutants import LEAST_KILLED, edited, fail, generated, is_killed
 BY_NAME = {mutant.name: mutant for mutant in mutants()}
 USUAL = {
     "chat/availability slo:total:increase1m: counts cancellations",
-    "chat/availability slo:total:increase1m: drops the model",
-    "chat/availability slo:bad:increase1m: forgets time-outs",
     "chat/availability slo:bad:increase1m: keeps falls of a counter",
     "chat/availability slo:error_ratio:rate1h: reads 6h",
     "chat/availability slo:period_bad:increase: sums 7d",
     "chat/availability ErrorBudgetBurn 1h: has the other severity",
-    "chat/availability ErrorBudgetBurn 1h: guards over 6h",
-    "chat/availability ErrorBudgetExhausted: guards with 11",
     "chat/availability MetricAbsent: drops the model",
 }
 OTHER = [pytest.param(name, marks=pytest.mark.long) for name in BY_NAME if name not in USUAL]

@@ -68,7 +68,7 @@ def test_every_indicator_target_and_period_passes_its_own_tests(run: Run, days: 
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("least", [0, 2, 5_000])
+@pytest.mark.parametrize("least", [0, pytest.param(2, marks=pytest.mark.long), 5_000])
 def test_every_guard_passes_its_own_tests(run: Run, least: int) -> None:
     plan = example(
         objective("ttft", "0.99"),
