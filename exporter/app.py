@@ -105,7 +105,7 @@ async def watch(
         )
 
     def current_view() -> View:
-        view = store.view(monotonic(), with_last_minute=False)
+        view = store.view(monotonic())
         return replace(with_unseen(view, selected), slices=slices.states())
 
     def current_readiness(view: View) -> Readiness:
@@ -274,7 +274,7 @@ async def _track_progress(
     while True:
         await RENDER_GATE.opened()
         now = monotonic()
-        view = store.view(now, with_last_minute=False)
+        view = store.view(now)
         progress.update(view, now)
         await RENDER_GATE.opened()
         slices.update(view, time())
@@ -299,7 +299,7 @@ def _log_readiness(readiness: Readiness, problem_log: ProblemLog, now: float) ->
 
 def _update_progress(progress: DecodeProgress, store: Store) -> None:
     now = monotonic()
-    progress.update(store.view(now, with_last_minute=False), now)
+    progress.update(store.view(now), now)
 
 
 async def _scrape(
@@ -317,7 +317,7 @@ async def _scrape(
         snapshot = await _scrape_once(source, store, problem_log, events, warm_up, began, probed)
         await RENDER_GATE.opened()
         try:
-            objectives.update(snapshot, partial(store.view, with_last_minute=False), monotonic())
+            objectives.update(snapshot, store.view, monotonic())
         except Exception as error:
             # A defect in logging objectives must not stop the scrape.
             what = "logging which objectives can be measured"

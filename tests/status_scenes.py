@@ -169,8 +169,8 @@ def status(
                 ready=True,
             )
             store.update(snapshot, now, 0.012)
-        recorder.update(store.view(now, with_last_minute=False), now)
-    view = store.view(now + 0.4)
+        recorder.update(store.view(now), now)
+    view = store.summarized_view(now + 0.4)()
     return Status(
         "1.2.3",
         "2026-01-02T03:04:05Z",

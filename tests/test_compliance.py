@@ -48,7 +48,7 @@ def _judge(
             for signal, samples in totals.items()
         )
         store.update(Snapshot("taps", measurements, models=(ModelInfo("llama", "1"),)), now, 0.1)
-    view = store.view(now)
+    view = store.summarized_view(now)()
     states = evaluate([service(one, **fields)], view)
     page = status_html(Status("1", "now", view, readiness(view, 5), states))
     return states[0], page

@@ -72,7 +72,8 @@ def shown(store: Store, now: float) -> list[str]:
 
 
 def state(store: Store, signal: str, now: float) -> SignalState:
-    (found,) = [one for one in store.view(now).signals if one.signal == signal]
+    view = store.summarized_view(now)()
+    (found,) = [one for one in view.signals if one.signal == signal]
     return found
 
 
@@ -750,7 +751,7 @@ def test_state_is_built_once_between_snapshots_and_expires() -> None:
     store.update(Snapshot("triton", measurements=(ttft(1, 2, 3),)), 0.0, 0.1)
 
     def state(now: float) -> SignalState:
-        [found] = store.view(now, with_last_minute=False).signals
+        [found] = store.view(now).signals
         return found
 
     assert state(1.0) is state(2.0)
@@ -781,7 +782,7 @@ class TestSteps:
         done = [0]
         for _ in store.updating(self.snapshot(1.0, *signals), 1, 0.01):
             values: dict[str, set[object]] = {}
-            for one in store.view(1, with_last_minute=False).signals:
+            for one in store.view(1).signals:
                 values.setdefault(one.model, set()).update(one.samples.values())
             assert all(len(found) == 1 for found in values.values())
             done.append(sum(found == {1.0} for found in values.values()))
@@ -801,9 +802,9 @@ class TestSteps:
             return SignalState(*args, **fields)  # type: ignore[arg-type]
 
         monkeypatch.setattr("exporter.store.store.SignalState", counted)
-        assert len(store.view(1.5, with_last_minute=False).signals) == len(self.MODELS)
+        assert len(store.view(1.5).signals) == len(self.MODELS)
         assert built == []
-        store.view(11.5, with_last_minute=False)  # they are stale
+        store.view(11.5)  # they are stale
         assert len(built) == len(self.MODELS)
 
     def test_a_summary_made_later_is_of_the_time_of_its_view(self) -> None:
@@ -811,7 +812,7 @@ class TestSteps:
         for now in range(5):
             store.update(self.snapshot(100.0 * now, "output_tokens"), 10.0 * now, 0.01)
         summarized = store.summarized_view(40.0)
-        expected = store.view(40.0)
+        expected = store.summarized_view(40.0)()
         for now in range(5, 30):
             store.update(self.snapshot(900.0 * now, "output_tokens"), 10.0 * now, 0.01)
         assert summarized() == expected

@@ -90,7 +90,7 @@ def test_text_from_caches_is_the_text_without_them(updates: list[tuple[Snapshot,
         warm_up.warm(snapshot)
         if stored:
             store.update(snapshot, now, 0.1)
-        view = store.view(now, with_last_minute=False)
+        view = store.view(now)
         assert expose(view, "1.2.3", OPENMETRICS).body == rendered_afresh(view)
 
 
@@ -130,7 +130,7 @@ def test_first_scrape_renders_nothing_of_models_after_the_warm_up(
     made.clear()
     warm_up.warm(snapshot)
     assert not made
-    body = expose(store.view(0.0, with_last_minute=False), "1.2.3", OPENMETRICS).body
+    body = expose(store.view(0.0), "1.2.3", OPENMETRICS).body
     assert body.count(b'llm_time_to_first_token_seconds_bucket{le="0.1",model="warm-') == 2
     of_models = [text for _, text in made if "warm-" in text]
     assert all("backend" in text for text in of_models)  # tokenslo_model_info is not kept

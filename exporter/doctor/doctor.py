@@ -160,7 +160,7 @@ async def _view(
         await asyncio.gather(*(_read(source, store) for source in sources))
         await asyncio.sleep(WAIT)
         read = await asyncio.gather(*(_read(source, store) for source in sources))
-    return store.view(monotonic(), with_last_minute=False), tuple(chain.from_iterable(read))
+    return store.view(monotonic()), tuple(chain.from_iterable(read))
 
 
 async def _read(source: Source, store: Store) -> tuple[Measurement, ...]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from math import inf
 
 from exporter.samples import Distribution, Labels, Value
 from exporter.store.increase import increase_since
+from exporter.store.view import SignalState
 from promql.histogram import histogram_quantile
-from slos.signals import Signal
+from slos.signals import SIGNALS, Signal
 
 SPAN = 60.0
 """Seconds covered by the summary."""
@@ -18,6 +20,19 @@ SHORTEST = 1.0
 QUANTILES = (0.5, 0.95)
 
 TimedSamples = tuple[float, Mapping[Labels, Value]]
+
+
+def with_summary(
+    state: SignalState, history: Iterable[TimedSamples], counted_at: float
+) -> SignalState:
+    """Return the state with text and increase of its last minute, unless it is a gauge."""
+    signal = SIGNALS[state.signal]
+    if signal.kind == "gauge" or not state.samples:
+        return state
+    latest = (counted_at, state.samples)
+    return replace(
+        state, recent=summary(signal, history, latest), last_minute=increase(history, latest)
+    )
 
 
 def summary(signal: Signal, history: Iterable[TimedSamples], latest: TimedSamples) -> str:

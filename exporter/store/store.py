@@ -9,8 +9,7 @@ false increase.  Every counter and histogram in a view is therefore the sidecar'
   full.  A restarted sidecar is an ordinary counter reset for Prometheus.
 * Only the increase since the previous snapshot *by the same method* is added.  A value lower than
   the previous one, or a later start time, is a reset and counts in full; a series new since then
-  counts from 0.  A reload of the model alone is no reset: Triton restarts its success counters, but
-  not its failures.
+  counts from 0.  A reload of the model is no reset: Triton keeps its counters of failures.
 * Totals that keep their start time and change their method continue: the increase since their value
   under the former method is added.
 * The last value of every method is kept, so that a fallback continues where the preferred method
@@ -129,13 +128,8 @@ class Store:
         for part in self._parts.get(source, {}).values():
             part.up, part.error = False, str(error)
 
-    def view(self, now: float, *, with_last_minute: bool = True) -> View:
-        """Return the current state of all models, signals and sources.
-
-        ``with_last_minute`` adds the increases of the last minute, the slowest part by far.
-        """
-        if with_last_minute:
-            return self.summarized_view(now)()
+    def view(self, now: float) -> View:
+        """Return the current state of all models, signals and sources."""
         return View(
             signals=tuple(
                 self._cached_state(model, signal, record, now)
@@ -162,7 +156,7 @@ class Store:
 
         It is slow and reads nothing that changes, so it may run in a thread.
         """
-        view = self.view(now, with_last_minute=False)
+        view = self.view(now)
         histories = [
             (record.counted_at, tuple(record.history))
             for model in sorted(self._records)
@@ -171,7 +165,7 @@ class Store:
         return lambda: replace(
             view,
             signals=tuple(
-                _summarized(state, history, counted_at)
+                last_minute.with_summary(state, history, counted_at)
                 for state, (counted_at, history) in zip(view.signals, histories, strict=True)
             ),
         )
@@ -404,17 +398,3 @@ class Store:
                     info = replace(info, model=name, version=version, excluded=why)
                 infos.setdefault(model_of(info), info)
         yield from (info for _, info in sorted(infos.items()))
-
-
-def _summarized(
-    state: SignalState, history: Iterable[last_minute.TimedSamples], counted_at: float
-) -> SignalState:
-    signal = SIGNALS[state.signal]
-    if signal.kind == "gauge" or not state.samples:
-        return state
-    latest = (counted_at, state.samples)
-    return replace(
-        state,
-        recent=last_minute.summary(signal, history, latest),
-        last_minute=last_minute.increase(history, latest),
-    )

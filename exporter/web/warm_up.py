@@ -37,4 +37,4 @@ class WarmUp:
             missing=tuple(filter(is_new, snapshot.missing)),
         )
         preview.update(part, 0.0, 0.0)
-        expose(preview.view(0.0, with_last_minute=False), "")
+        expose(preview.view(0.0), "")
