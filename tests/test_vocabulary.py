@@ -6,6 +6,7 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 import click
@@ -103,10 +104,15 @@ def test_help_of_metrics_and_methods_has_no_banned_word() -> None:
     assert {name: found for name, text in texts.items() if (found := banned(text))} == {}
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def modules(folders: Iterable[str]) -> Iterator[tuple[str, ast.Module]]:
     for folder in folders:
         for path in sorted((ROOT / folder).rglob("*.py")):
-            yield path.relative_to(ROOT).as_posix(), ast.parse(path.read_text(encoding="utf-8"))
+            yield path.relative_to(ROOT).as_posix(), parsed(path)
 
 
 def summaries(name: str, tree: ast.Module) -> Iterator[tuple[str, str]]:

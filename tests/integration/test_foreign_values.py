@@ -10,6 +10,7 @@ import re
 import subprocess
 from pathlib import Path
 
+import pytest
 import yaml
 
 import alerts
@@ -104,6 +105,7 @@ CASES = {
 }
 
 
+@pytest.mark.long
 def test_error_ratios_equal_those_of_the_tools(promtool: Path, tmp_path: Path) -> None:
     checks = []
     for number, (case, (text, theirs)) in enumerate(CASES.items()):

@@ -64,6 +64,7 @@ def test_every_form_passes_its_own_tests(run: Run) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.long
 def test_objectives_that_differ_on_one_metric_pass_their_own_tests(run: Run) -> None:
     strict = {"bad": 'http_requests_total{code!~"2.."}', "total": "http_requests_total"}
     objectives = [

@@ -72,6 +72,7 @@ def test_generated_hang_test_fails_on_rules_without_active_requests(
     assert (done.returncode == 0) is counts_in_flight, done.stdout + done.stderr
 
 
+@pytest.mark.long
 def test_a_hang_in_which_nothing_ends_pages_within_5_minutes(
     triton: Callable[..., Triton], prometheus: Callable[..., Prometheus], tmp_path: Path
 ) -> None:

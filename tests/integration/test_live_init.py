@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from http.client import HTTPConnection
 from pathlib import Path
 
+import pytest
+
 from lab import process, trtllm_server
 from lab.process import HOST, ServerProcess, free_ports, get
 from lab.triton import Triton
@@ -68,6 +70,7 @@ def test_a_triton_with_models_of_every_kind(test_triton: Triton, tmp_path: Path)
     assert (doctor.returncode, doctor.stderr) == (0, ""), doctor.stdout
 
 
+@pytest.mark.long
 def test_fake_trtllm_serve_under_load(tmp_path: Path) -> None:
     with trtllm_server.start(tmp_path / "serve", RELEASES["1.4"]) as server:
         complete(server.ports[0], 12)

@@ -154,7 +154,7 @@ def test_hung_engine_is_not_ready_until_it_resumes(server: Triton, tmp_path: Pat
     ("tap", "model"),
     [
         ("proxy", "streaming"),
-        ("capture", LLM),
+        pytest.param("capture", LLM, marks=pytest.mark.long),
         pytest.param("proxy", LLM, marks=pytest.mark.long),
         pytest.param("capture", "streaming", marks=pytest.mark.long),
     ],

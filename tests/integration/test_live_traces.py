@@ -161,6 +161,7 @@ async def test_traces_agree_with_client_measurements(
         assert spans() == expected
 
 
+@pytest.mark.long
 async def test_sampled_traces_are_marked_as_a_sample(
     triton: Callable[..., Triton], tmp_path: Path
 ) -> None:

@@ -30,6 +30,7 @@ EXPONENTIAL = "{{schema:0 count:10 sum:5 offset:-2 buckets:[6 0 0 4]}}"
 # What Prometheus 3 makes of a classic histogram with an edge at the threshold.
 CUSTOM = "{{schema:-53 count:10 sum:5 custom_values:[0.2 0.4 0.8 1] buckets:[2 4 0 3 1]}}"
 OLD, NEW = "promtool@trixie", "promtool@forky"
+RELEASES = [OLD, pytest.param(NEW, marks=pytest.mark.long)]
 
 Check = tuple[str, str, float | None]
 
@@ -98,7 +99,7 @@ def test_share_of_slow_requests_is_exact(check: Callable[..., None], which: str,
     )
 
 
-@pytest.mark.parametrize("which", [OLD, NEW])
+@pytest.mark.parametrize("which", RELEASES)
 def test_an_idle_service_has_no_ratio_and_its_whole_budget(
     check: Callable[..., None], which: str
 ) -> None:
@@ -113,7 +114,7 @@ def test_an_idle_service_has_no_ratio_and_its_whole_budget(
     )
 
 
-@pytest.mark.parametrize("which", [OLD, NEW])
+@pytest.mark.parametrize("which", RELEASES)
 def test_increases_add_up_to_those_of_a_histogram_that_restarts(
     check: Callable[..., None], which: str
 ) -> None:
@@ -140,7 +141,7 @@ def test_latencies_of_the_sidecar_are_counted_alike() -> None:
     assert native == classic
 
 
-@pytest.mark.parametrize("which", [OLD, NEW])
+@pytest.mark.parametrize("which", RELEASES)
 def test_missing_histogram_fires_metric_absent(check: Callable[..., None], which: str) -> None:
     """As where Prometheus still stores a classic one."""
     classic = LATENCY.replace("{", '_bucket{le="0.4",')
@@ -159,7 +160,7 @@ def failures(promtool: Path, made: Plan, folder: Path, old: str, new: str) -> st
     return done.stdout + done.stderr if done.returncode else ""
 
 
-@pytest.mark.parametrize("which", [OLD, pytest.param(NEW, marks=pytest.mark.long)])
+@pytest.mark.parametrize("which", RELEASES)
 def test_generated_tests_pass(part: Callable[[str], Path], tmp_path: Path, which: str) -> None:
     mixed = example(
         replace(OWN, name="pods", group_by=("pod",)),
@@ -170,7 +171,7 @@ def test_generated_tests_pass(part: Callable[[str], Path], tmp_path: Path, which
     assert not failures(part(which), mixed, tmp_path, "", "")
 
 
-@pytest.mark.parametrize("which", [OLD, NEW])
+@pytest.mark.parametrize("which", RELEASES)
 def test_generated_tests_notice_another_threshold(
     part: Callable[[str], Path], tmp_path: Path, which: str
 ) -> None:

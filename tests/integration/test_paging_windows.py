@@ -51,7 +51,17 @@ def conditions(tool: Tool) -> list[tuple[str, BurnRateCondition]]:
     return [*zip(pages.split(" or "), (first, second), strict=True)]
 
 
-@pytest.mark.parametrize("scenario", HARD, ids=lambda scenario: scenario.name)
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        pytest.param(
+            scenario,
+            marks=pytest.mark.long if scenario.name in ("births", "gaps") else (),
+            id=scenario.name,
+        )
+        for scenario in HARD
+    ],
+)
 def test_computed_windows_equal_recorded_ones(
     prometheus: Start, tmp_path: Path, scenario: TrafficScenario
 ) -> None:

@@ -16,7 +16,6 @@ USUAL = {
     "chat/availability slo:total:increase1m: counts cancellations",
     "chat/availability slo:bad:increase1m: keeps falls of a counter",
     "chat/availability slo:error_ratio:rate1h: reads 6h",
-    "chat/availability slo:period_bad:increase: sums 7d",
     "chat/availability ErrorBudgetBurn 1h: has the other severity",
     "chat/availability MetricAbsent: drops the model",
 }

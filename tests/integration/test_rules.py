@@ -136,7 +136,6 @@ NOTICED_IN_EVERY_RUN = {
     "blind to errors",
     "missed at once",
     "a page without its long window",
-    "spent before it is",
 }
 
 
