@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from math import inf
 from pathlib import Path
 
@@ -194,6 +195,15 @@ def test_any_exposition_gives_valid_measurements(
         for sample in one.samples.values():
             single = not isinstance(sample, Distribution)
             assert all(0 <= n < inf for n in ([sample] if single else [*sample.counts, sample.sum]))
+
+
+def test_values_whose_sum_is_infinite_are_unusable() -> None:
+    name = "vllm:num_requests_running"
+    samples = [
+        (name, {"engine": engine, "model_name": "chat"}, sys.float_info.max) for engine in "01"
+    ]
+    metrics = FamiliesByModel({name: ParsedFamily(name, samples=samples)})
+    assert metrics.total(name) == {}
 
 
 async def test_histogram_with_a_negative_boundary_is_left_out() -> None:

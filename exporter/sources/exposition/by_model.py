@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from math import inf, isfinite, isnan, nan
+from math import inf, isnan, nan
 from operator import itemgetter, le
 from typing import TypeVar, cast
 
@@ -24,6 +24,9 @@ MODEL_LIST_FAMILY = "nv_inference_request_success"
 """The family that lists models and their namespaces: every loaded model has it."""
 
 COUNTERS = ("counter", "histogram", "summary")
+
+VALUE_LIMIT = 2.0**960
+"""Values from here on are unusable: sums of several must stay finite."""
 
 Part = tuple[tuple[str, str], ...]
 """The labels of a series, without ``le``."""
@@ -110,7 +113,7 @@ class FamiliesByModel:
         for (model, value), parts in indices.items():
             sums = found.setdefault(model, {})
             numbers = {part: (values[index],) for part, index in parts}
-            if not all(0 <= number < inf for (number,) in numbers.values()):
+            if not all(0 <= number < VALUE_LIMIT for (number,) in numbers.values()):
                 continue
             if counter:
                 [sums[value]] = self.parts.total((name, suffix, category, model, value), numbers)
@@ -130,7 +133,7 @@ class FamiliesByModel:
         values = self._values_of(name)
         indices = self._cached(name, ("totals", "", ""), lambda one: self._find(one, "", ""))
         found = {
-            model: [values[index] for _, index in parts if 0 <= values[index] < inf]
+            model: [values[index] for _, index in parts if 0 <= values[index] < VALUE_LIMIT]
             for (model, _), parts in indices.items()
         }
         return {model: numbers for model, numbers in found.items() if numbers}
@@ -265,4 +268,4 @@ def _is_histogram(values: Values) -> bool:
 
 
 def _usable(value: float) -> bool:
-    return isfinite(value) and value >= 0
+    return 0 <= value < VALUE_LIMIT
