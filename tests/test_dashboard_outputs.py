@@ -335,10 +335,10 @@ def test_an_overlay_that_breaks_a_dashboard_is_refused(
     change: str, error: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(*overlay(change), "--dashboards", dashboards.KINDS[-1]) == 2
-    told = capsys.readouterr().err
-    assert error in told
-    assert told.startswith("overlay.jsonnet")
-    assert all(". Fix: " in line for line in told.splitlines())
+    message = capsys.readouterr().err
+    assert error in message
+    assert message.startswith("overlay.jsonnet")
+    assert all(". Fix: " in line for line in message.splitlines())
     assert not Path("out").exists()
 
 
@@ -367,10 +367,10 @@ def test_bad_values_of_options_are_refused(
     option: str, value: str, error: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(option, value) == 2
-    told = capsys.readouterr().err
-    assert told.startswith(f"tokenslo generate: Invalid value for '{option}': ")
-    assert error in told
-    assert told.count("\n") == 1
+    message = capsys.readouterr().err
+    assert message.startswith(f"tokenslo generate: Invalid value for '{option}': ")
+    assert error in message
+    assert message.count("\n") == 1
     assert not Path("out").exists()
 
 

@@ -17,7 +17,7 @@ from tests.event_log import RECORDED, Line, WireLog, cut, recorded, show
 
 HASHED = ObserverSettings(tenant_header="x-team", salt=b"salt")
 
-TOLD = {
+EXPECTED_EVENTS = {
     "triton_errors": [
         "started 0",
         "ended 0 invalid 404 False",
@@ -192,7 +192,7 @@ OK = b'HTTP/1.1 200 OK\r\nContent-Length: 23\r\n\r\n{"text_output": "whole"}'[:-
 def test_recorded_connection_events_match_the_golden_file(name: str) -> None:
     log, observer = watched(recorded(name))
 
-    assert event_lines(log) == TOLD[name]
+    assert event_lines(log) == EXPECTED_EVENTS[name]
     assert (observer.inactive, observer.refusal, observer.live) == (False, "", 0)
 
 

@@ -280,14 +280,14 @@ async def test_server_sees_client_disconnects_as_without_the_proxy(leave: Leave)
             seen.append(await serving)
             client.close()
         assert seen[1] == seen[0]
-        told = scene.observers[0].events
+        reported = scene.observers[0].events
         await until(lambda: scene.tap.traffic().connections == 0)
         if leave is _says_goodbye:
-            assert told == ["client ended", "server ended"]
+            assert reported == ["client ended", "server ended"]
         elif leave in (_resets, _closes_with_unread_data):
-            assert told == ["client gone"]
+            assert reported == ["client gone"]
         else:
-            assert told == ["client ended", "client gone"]
+            assert reported == ["client ended", "client gone"]
         assert scene.observers[0].times == sorted(scene.observers[0].times)
 
 

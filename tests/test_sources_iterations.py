@@ -154,10 +154,10 @@ class TestDialects:
 
     def test_unidentified_executor_has_gauges_and_no_gaps(self) -> None:
         plain = {"iter": 154, "iterLatencyMS": 7.0, "numActiveRequests": 1, "kvCacheStats": BLOCKS}
-        told = by_signal(fed(plain))
-        assert told["sequences_active"] == 1
-        assert told["kv_utilization"] == 0.1
-        assert str(told["itl"]).startswith("nothing in the records shows whether the C++")
+        reported = by_signal(fed(plain))
+        assert reported["sequences_active"] == 1
+        assert reported["kv_utilization"] == 0.1
+        assert str(reported["itl"]).startswith("nothing in the records shows whether the C++")
 
     def test_another_executor_at_the_same_address_starts_over(self) -> None:
         engine = fed(cpp(5), cpp(6), pytorch(7), pytorch(8), pytorch(9))
@@ -167,9 +167,11 @@ class TestDialects:
 
 class TestIterationGauges:
     def test_every_gauge_of_the_cpp_executor(self) -> None:
-        told = by_signal(fed(cpp(7)))
-        assert {signal: value for signal, value in told.items() if not isinstance(value, str)} == {
-            "itl": nothing(told["itl"]),
+        reported = by_signal(fed(cpp(7)))
+        assert {
+            signal: value for signal, value in reported.items() if not isinstance(value, str)
+        } == {
+            "itl": nothing(reported["itl"]),
             "queue": Distribution((math.inf,), (0.0,), 0.0),
             "input_tokens": 0,
             "output_tokens": 2,
@@ -191,17 +193,21 @@ class TestIterationGauges:
         }
 
     def test_what_pytorch_never_sets_is_absent(self) -> None:
-        told = by_signal(fed(pytorch(7)))
-        assert told["memory_cpu"] == told["memory_pinned"] == "the PyTorch backend never sets it"
+        reported = by_signal(fed(pytorch(7)))
+        assert (
+            reported["memory_cpu"]
+            == reported["memory_pinned"]
+            == "the PyTorch backend never sets it"
+        )
         # Its numQueuedRequests is a queue that every loop empties.
-        assert told["sequences_waiting"] == 1
+        assert reported["sequences_waiting"] == 1
         assert one(fed(pytorch(7)), "sequences_waiting").method == "trtllm_waiting"  # type: ignore[union-attr]
 
     def test_engine_without_requests_has_zero_gauges(self) -> None:
         # PyTorch writes no record when it is done: the last one still has what it completes.
         last = pytorch(8, numActiveRequests=2, numCompletedRequests=2)
-        told = by_signal(fed(pytorch(7), last), age=900.0)
-        assert [told[f"sequences_{state}"] for state in ("active", "decoding", "waiting")] == [
+        reported = by_signal(fed(pytorch(7), last), age=900.0)
+        assert [reported[f"sequences_{state}"] for state in ("active", "decoding", "waiting")] == [
             0
         ] * 3
 
@@ -216,12 +222,12 @@ class TestIterationGauges:
     def test_active_engine_without_new_records_has_no_gauges(self) -> None:
         engine = fed(cpp(7))
         assert by_signal(engine, age=5.0)["sequences_active"] == 3
-        told = by_signal(engine, age=6.0)
-        assert str(told["sequences_active"]).startswith(
+        reported = by_signal(engine, age=6.0)
+        assert str(reported["sequences_active"]).startswith(
             "the last iteration record is 6 s old and left 3 of its sequences active"
         )
-        assert told["kv_utilization"] == told["sequences_active"]
-        assert told["sequences_max"] == 64
+        assert reported["kv_utilization"] == reported["sequences_active"]
+        assert reported["sequences_max"] == 64
 
     def test_pauses_are_counted(self) -> None:
         engine = fed(*(cpp(n, batch={"numPausedRequests": n}) for n in (1, 2)),
@@ -237,14 +243,16 @@ class TestIterationGauges:
 
 class TestBlocks:
     def test_a_cache_of_no_blocks_has_no_utilization(self) -> None:
-        told = by_signal(fed(pytorch(7, kvCacheStats=dict.fromkeys(BLOCKS, 0))))
-        assert str(told["kv_utilization"]).startswith("the engine reports a KV cache of 0 blocks")
-        assert isinstance(told["kv_reused_blocks"], str)
+        reported = by_signal(fed(pytorch(7, kvCacheStats=dict.fromkeys(BLOCKS, 0))))
+        assert str(reported["kv_utilization"]).startswith(
+            "the engine reports a KV cache of 0 blocks"
+        )
+        assert isinstance(reported["kv_reused_blocks"], str)
 
     @pytest.mark.parametrize("change", [{"usedNumBlocks": 1001}, {"freeNumBlocks": 100}])
     def test_contradictions_are_refused(self, change: Json) -> None:
-        told = by_signal(fed(cpp(7, kvCacheStats=BLOCKS | change)))
-        assert str(told["kv_utilization"]).startswith("KV-cache values contradict each other")
+        reported = by_signal(fed(cpp(7, kvCacheStats=BLOCKS | change)))
+        assert str(reported["kv_utilization"]).startswith("KV-cache values contradict each other")
 
     def test_unused_blocks_belong_to_the_host(self) -> None:
         # 7240 blocks of which 5245 are the host's: a running engine with 250 in use.
@@ -282,11 +290,11 @@ class TestBlocks:
     @staticmethod
     def cache(engine: EngineState) -> tuple[dict[str, object], str]:
         """Return the gauges of the cache and the quality of their method."""
-        told = by_signal(engine)
+        reported = by_signal(engine)
         measurement = one(engine, "kv_utilization")
         assert isinstance(measurement, Measurement)
         names = ("kv_utilization", "kv_blocks_used", "kv_blocks_free", "kv_blocks_max")
-        return {name: told[name] for name in names}, METHODS[measurement.method].quality
+        return {name: reported[name] for name in names}, METHODS[measurement.method].quality
 
     def test_the_second_manager_reports_pools_only(self) -> None:
         zero = dict.fromkeys(BLOCKS, 0)
@@ -319,12 +327,12 @@ class TestBlocks:
         values, quality = self.cache(fed(pytorch(7, kvCacheStats=host)))
         assert (values["kv_utilization"], quality) == (0.924, "estimate")
         pools = {"32768": self.pool(620, host=4000)}
-        told = pytorch(7, kvCacheStats=host, kvCacheIterationStats=pools)
-        values, quality = self.cache(fed(told))
+        reported = pytorch(7, kvCacheStats=host, kvCacheIterationStats=pools)
+        values, quality = self.cache(fed(reported))
         assert (values["kv_utilization"], quality) == (0.62, "exact")
         # The size of the host's pool holds for records without pools, too.
         later = host | {"freeNumBlocks": 300, "usedNumBlocks": 4700}
-        values, quality = self.cache(fed(told, pytorch(8, kvCacheStats=later)))
+        values, quality = self.cache(fed(reported, pytorch(8, kvCacheStats=later)))
         assert (values["kv_utilization"], quality) == (0.7, "exact")
 
     def test_an_engine_that_was_idle_without_used_blocks_has_no_host_pool(self) -> None:
@@ -335,9 +343,9 @@ class TestBlocks:
 
     def test_of_several_pools_the_fullest_counts(self) -> None:
         pools = {"0": self.pool(100), "1": self.pool(90, most=100)}
-        told = by_signal(fed(pytorch(7, kvCacheIterationStatsByPoolGroup=pools)))
-        assert told["kv_utilization"] == 0.9
-        assert str(told["kv_blocks_used"]).startswith("the KV cache has several pools")
+        reported = by_signal(fed(pytorch(7, kvCacheIterationStatsByPoolGroup=pools)))
+        assert reported["kv_utilization"] == 0.9
+        assert str(reported["kv_blocks_used"]).startswith("the KV cache has several pools")
 
     @pytest.mark.parametrize("bad", [{"primaryUsedNumBlocks": 1001}, {"primaryUsedNumBlocks": "x"}])
     def test_invalid_pools_are_ignored(self, bad: Json) -> None:
@@ -428,17 +436,17 @@ class TestGaps:
         assert gaps(engine) == [(6, 20.0)]
 
     def test_an_overlapped_latency_alone_is_refused(self) -> None:
-        told = by_signal(fed(*(pytorch(n, timestamp="") for n in range(3))))
-        assert str(told["itl"]).startswith("the records have no timestamps")
+        reported = by_signal(fed(*(pytorch(n, timestamp="") for n in range(3))))
+        assert str(reported["itl"]).startswith("the records have no timestamps")
 
     def test_drafts_come_in_one_chunk_and_the_note_says_how_many(self) -> None:
         drafts = {"numDraftTokens": 6, "numAcceptedTokens": 3, "numRequestsWithDraftTokens": 2,
                   "acceptanceLength": 2.5}  # fmt: skip
         engine = fed(*(pytorch(n, specDecodingStats=drafts) for n in (1, 2)))
         assert gaps(engine) == [(2, 20.0)]
-        told = by_signal(engine)
-        assert (told["output_tokens"], told["draft_tokens"]) == (10, 12)
-        assert told["accepted_draft_tokens"] == 6
+        reported = by_signal(engine)
+        assert (reported["output_tokens"], reported["draft_tokens"]) == (10, 12)
+        assert reported["accepted_draft_tokens"] == 6
         note = "speculative decoding: a gap brings 2.50 tokens on average"
         assert one(engine, "itl").note == note  # type: ignore[union-attr]
         engine = fed(cpp(1, batch={"avgNumDecodedTokensPerIter": 2.5}))
@@ -455,13 +463,13 @@ class TestRanks:
 
     def test_only_the_batch_of_copied_rows_is_added_up(self) -> None:
         engine = fed(*self.ROWS)
-        told = by_signal(engine)
-        assert told["sequences_decoding"] == 3
-        assert told["kv_blocks_used"] == 100
+        reported = by_signal(engine)
+        assert reported["sequences_decoding"] == 3
+        assert reported["kv_blocks_used"] == 100
         assert one(engine, "kv_utilization").note == "of attention-DP rank 0"  # type: ignore[union-attr]
-        assert told["memory_gpu"] == 36_000_000_000
-        assert told["kv_reused_blocks"] == 30
-        assert str(told["sequences_active"]).startswith("with attention data parallelism")
+        assert reported["memory_gpu"] == 36_000_000_000
+        assert reported["kv_reused_blocks"] == 30
+        assert str(reported["sequences_active"]).startswith("with attention data parallelism")
         assert gaps(engine) == [(6, 20.0)]
         assert engine.lost == engine.repeated == 0
 
@@ -483,10 +491,10 @@ class TestRanks:
         rows = [
             row | {"rank": row["attentionDpRank"], "numCompletedRequests": 0} for row in self.ROWS
         ]
-        told = by_signal(fed(*rows))
-        assert told["sequences_active"] == 6
-        assert told["kv_blocks_max"] == 2000
-        assert told["memory_gpu"] == 72_000_000_000
+        reported = by_signal(fed(*rows))
+        assert reported["sequences_active"] == 6
+        assert reported["kv_blocks_max"] == 2000
+        assert reported["memory_gpu"] == 72_000_000_000
 
     def test_a_row_that_comes_twice_counts_once(self) -> None:
         engine = fed(cpp(1), cpp(2), cpp(2), cpp(3))
@@ -540,11 +548,11 @@ class TestContinuity:
 
     def test_sampled_records_add_up_to_nothing(self) -> None:
         engine = fed(*(pytorch(n, iterLatencyMS=20.0) for n in range(0, 200, 10)))
-        told = by_signal(engine)
-        assert {told["itl"], told["output_tokens"], told["input_tokens"]} == {
+        reported = by_signal(engine)
+        assert {reported["itl"], reported["output_tokens"], reported["input_tokens"]} == {
             "only every 10th iteration is recorded, and the counts of the others are unknown"
         }
-        assert (engine.lost, told["sequences_active"]) == (0, 3)
+        assert (engine.lost, reported["sequences_active"]) == (0, 3)
 
     @given(st.lists(st.integers(0, 60), max_size=80))
     def test_loss_is_at_most_the_missing_numbers(self, numbers: list[int]) -> None:
@@ -577,9 +585,9 @@ class TestQueueTime:
             records.append(pytorch(number, numNewActiveRequests=1, **queue, **batch))
             records += [pytorch(number + 1 + n, gen=1, **queue) for n in range(3)]
             number += 5  # three decoding loops, and the idle one
-        told = by_signal(fed(*records))["queue"]
+        reported = by_signal(fed(*records))["queue"]
         # The first record is the baseline.
-        assert told == Distribution((math.inf,), (39,), 9.75)
+        assert reported == Distribution((math.inf,), (39,), 9.75)
 
     def test_pytorch_requests_of_lost_records_are_left_out_with_their_queue_time(self) -> None:
         records = [

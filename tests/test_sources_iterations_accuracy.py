@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from exporter.samples import Distribution, Measurement
-from exporter.sources.trtllm.iterations.engine import EngineState as Told
+from exporter.sources.trtllm.iterations.engine import EngineState
 from exporter.sources.trtllm.iterations.records import read_record
 from exporter.sources.trtllm.iterations.report import report
 from lab.engine import SimulatedEngine
@@ -151,8 +151,8 @@ def run(server: SimulatedServer, arrivals: Arrivals) -> EngineRun:
             return EngineRun(written, sorted(gaps), tokens, prefilled)
 
 
-def evaluated(written: list[Json]) -> tuple[Told, dict[str, Measurement]]:
-    engine = Told({"itl": EDGES})
+def evaluated(written: list[Json]) -> tuple[EngineState, dict[str, Measurement]]:
+    engine = EngineState({"itl": EDGES})
     for value in written:
         record = read_record(value)
         assert record is not None

@@ -77,8 +77,8 @@ async def test_every_signal_is_reported_or_explained() -> None:
     assert found.keys() - COMPANIONS == set(MAIN_SIGNALS)
     assert snapshot.models == (ModelInfo(CHAT, "", "vllm 0.33.0", decoupled=True),)
     assert snapshot.ready is True
-    told = {signal for signal, one in found.items() if isinstance(one, Measurement)}
-    assert {"ttft", "requests", "kv_utilization", "sequences_active", "preemptions"} <= told
+    reported = {signal for signal, one in found.items() if isinstance(one, Measurement)}
+    assert {"ttft", "requests", "kv_utilization", "sequences_active", "preemptions"} <= reported
     for one in found.values():
         assert isinstance(one, Measurement) or (one.reason and one.fix)
 
@@ -248,21 +248,21 @@ def finished(slow: int, single: int) -> str:
 
 class TestTimePerOutputToken:
     async def test_requests_of_one_token_are_left_out(self) -> None:
-        told = by_signal(await scrape(answers(finished(slow=44, single=10))), "chat")["tpot"]
-        distribution = value(told)
+        reported = by_signal(await scrape(answers(finished(slow=44, single=10))), "chat")["tpot"]
+        distribution = value(reported)
         assert isinstance(distribution, Distribution)
         assert distribution == Distribution((0.01, 0.025, inf), (0, 44, 44), 0.88)
         assert distribution.sum / distribution.count == 0.02
-        assert isinstance(told, Measurement)
-        assert (told.method, METHODS[told.method].quality) == ("vllm_tpot", "exact")
+        assert isinstance(reported, Measurement)
+        assert (reported.method, METHODS[reported.method].quality) == ("vllm_tpot", "exact")
 
     @pytest.mark.parametrize("other", ["", finished(44, 10).replace("1.0", "8.0")])
     async def test_without_their_number_it_is_an_estimate(self, other: str) -> None:
         tpot = declared(TPOT, histogram(TPOT, {"0.01": 10, "+Inf": 54}, 0.88))
-        told = by_signal(await scrape(answers(other or tpot)), "chat")["tpot"]
-        assert isinstance(told, Measurement)
-        assert METHODS[told.method].quality == "estimate"
-        assert "0 s" in METHODS[told.method].description
+        reported = by_signal(await scrape(answers(other or tpot)), "chat")["tpot"]
+        assert isinstance(reported, Measurement)
+        assert METHODS[reported.method].quality == "estimate"
+        assert "0 s" in METHODS[reported.method].description
 
     async def test_a_count_that_lags_looks_like_no_reset(self) -> None:
         """The two histograms of a request are not read in one moment."""
@@ -272,9 +272,9 @@ class TestTimePerOutputToken:
             counts = []
             for metrics in (ahead, finished(slow=44, single=11), finished(slow=3, single=1)):
                 server["/metrics"] = metrics
-                told = value(by_signal(await source.snapshot(0.0), "chat")["tpot"])
-                assert isinstance(told, Distribution)
-                counts.append(told.count)
+                reported = value(by_signal(await source.snapshot(0.0), "chat")["tpot"])
+                assert isinstance(reported, Distribution)
+                counts.append(reported.count)
         assert counts == [45, 45, 3]
 
 
@@ -307,12 +307,14 @@ class TestEngines:
 
     async def test_removed_engine_keeps_its_counts(self) -> None:
         server = answers()
-        told = []
+        reported = []
         async with fake_server(server) as fake, VllmSource(fake.url) as source:
             for counts in ((40, 30), (41,), (42, 1)):
                 server["/metrics"] = engines("counter", "generation_tokens_total", *counts)
-                told.append(value(by_signal(await source.snapshot(0.0), "chat")["output_tokens"]))
-        assert told == [70, 71, 73]
+                reported.append(
+                    value(by_signal(await source.snapshot(0.0), "chat")["output_tokens"])
+                )
+        assert reported == [70, 71, 73]
 
 
 class TestCache:
@@ -351,9 +353,9 @@ class TestCache:
 
     async def test_a_utilization_above_one_is_refused(self) -> None:
         usage = engines("gauge", "kv_cache_usage_perc", 1e9)
-        told = by_signal(await scrape(answers(usage)), "chat")["kv_utilization"]
-        assert isinstance(told, Missing)
-        assert told.reason == "vLLM reports a KV-cache utilization of 1e+09, more than 1"
+        reported = by_signal(await scrape(answers(usage)), "chat")["kv_utilization"]
+        assert isinstance(reported, Missing)
+        assert reported.reason == "vLLM reports a KV-cache utilization of 1e+09, more than 1"
 
 
 async def test_duplicate_series_is_reported_and_counted_once() -> None:
