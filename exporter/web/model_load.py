@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from exporter.samples import UNLABELLED, Distribution
-from exporter.store.view import SignalState
+from exporter.samples import count_of
+from exporter.store.view import SignalState, gauge
 
 # The same shares as in the conditions of cause alerts.
 FULL_BATCH = 0.9
@@ -71,34 +71,25 @@ class ModelLoad:
 def model_load(signals: Signals) -> ModelLoad:
     """Return the load that the signals of one model show."""
     return ModelLoad(
-        active=gauge(signals.get("sequences_active")),
-        waiting=gauge(signals.get("sequences_waiting")),
-        paused=gauge(signals.get("sequences_paused")),
-        maximum=gauge(signals.get("sequences_max")),
-        kv_utilization=gauge(signals.get("kv_utilization")),
+        active=gauge(signals, "sequences_active"),
+        waiting=gauge(signals, "sequences_waiting"),
+        paused=gauge(signals, "sequences_paused"),
+        maximum=gauge(signals, "sequences_max"),
+        kv_utilization=gauge(signals, "kv_utilization"),
         preemptions=last_minute(signals.get("preemptions")),
     )
-
-
-def gauge(state: SignalState | None) -> float | None:
-    """Return the value of a gauge without labels, None if it is unavailable."""
-    value = state.samples.get(UNLABELLED) if state else None
-    return None if value is None or isinstance(value, Distribution) else value
 
 
 def last_minute(state: SignalState | None) -> float | None:
     """Return the events of the last minute, None if the signal is unavailable."""
     if state is None or not state.samples:
         return None
-    return sum(
-        value.count if isinstance(value, Distribution) else value
-        for value in state.last_minute.values()
-    )
+    return sum(map(count_of, state.last_minute.values()))
 
 
 def has_traffic(signals: Signals) -> bool | None:
     """Return whether a model had requests in the last minute, None if that is not measured."""
     counts = [last_minute(signals.get(key)) for key in _TRAFFIC]
-    values = [*counts, *(gauge(signals.get(key)) for key in _IN_FLIGHT)]
+    values = [*counts, *(gauge(signals, key) for key in _IN_FLIGHT)]
     measured = [value for value in values if value is not None]
     return any(measured) if measured else None
