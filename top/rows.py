@@ -211,11 +211,8 @@ def _increase(
 
 def _gauge(signal: str, states: Mapping[str, SignalState]) -> Cell:
     state = states.get(signal)
-    values = (
-        [value for value in state.samples.values() if isinstance(value, float | int)]
-        if (state)
-        else []
-    )
+    samples = state.samples.values() if state else ()
+    values = [value for value in samples if not isinstance(value, Distribution)]
     if state is None or not values:
         return _unavailable(signal, state)
     return Cell("value", max(values), state.quality == "estimate")
