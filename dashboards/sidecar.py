@@ -17,7 +17,7 @@ _SIDECAR, _TAP = f"sidecar {scopes.BY_INSTANCE}", f"tap {scopes.BY_INSTANCE}"
 _LOSSES = {
     "tokenslo_tap_dropped_packets_total": "dropped packets",
     "tokenslo_tap_lossy_streams_total": "lossy streams",
-    "tokenslo_tap_passed_over_total": "skipped: not parsed",
+    "tokenslo_tap_skipped_total": "skipped: not parsed",
     "tokenslo_tap_late_gaps_total": "late gaps",
     "tokenslo_tap_refused_total": "refused",
 }

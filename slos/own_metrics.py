@@ -85,7 +85,7 @@ OWN_METRICS: Mapping[str, tuple[Kind, str, tuple[str, ...]]] = {
         "Connections and requests refused by the proxy tap, by reason.",
         ("tap", "reason"),
     ),
-    "tokenslo_tap_passed_over": (
+    "tokenslo_tap_skipped": (
         "counter",
         "Requests and connections that a tap skipped because it cannot parse them, by reason.",
         ("tap", "reason"),

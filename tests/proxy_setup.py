@@ -112,7 +112,7 @@ class ProxySetup:
     server: socket.socket
     observers: list[LoggingObserver]
     sockets: ExitStack
-    passed: list[str]
+    skipped: list[str]
 
     async def client(self, send: bytes = b"", *, direct: bool = False) -> socket.socket:
         port = self.server.getsockname()[1] if direct else self.tap.port
@@ -157,11 +157,11 @@ async def proxied(
     with socket.create_server(("127.0.0.1", 0)) as server, ExitStack() as sockets:
         server.setblocking(False)
         spec = ProxySpec(host, 0, "127.0.0.1", port or server.getsockname()[1])
-        passed: list[str] = []
-        tap = ProxyTap(spec, observe, passed.append, **options)
+        skipped: list[str] = []
+        tap = ProxyTap(spec, observe, skipped.append, **options)
         await tap.start()
         try:
-            yield ProxySetup(tap, server, observers, sockets, passed)
+            yield ProxySetup(tap, server, observers, sockets, skipped)
         finally:
             await tap.close()
 

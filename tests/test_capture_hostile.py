@@ -73,7 +73,7 @@ async def test_a_forged_reset_does_not_end_a_stream(forgery: str, raw: socket.so
                 watcher = await captured.answered(b"two")
                 assert watcher.answered == b"onetwo"
                 assert watcher.gaps(SERVER) == 0
-    assert ("checksum" in captured.passed) is (forgery == "checksum")
+    assert ("checksum" in captured.skipped) is (forgery == "checksum")
 
 
 BODY = b'{"text_input": "x", "stream": true}'
@@ -130,13 +130,13 @@ async def test_every_stream_before_an_overflow_is_observed_or_counted_as_lost(
 ) -> None:
     monkeypatch.setattr(connection_table, "SILENCE_SECONDS", 0.5)
     log = WireLog()
-    passed: list[str] = []
+    skipped: list[str] = []
 
     def new() -> Observer:
         return observe(log, ObserverSettings())
 
     with listening() as server, listening() as noise, ExitStack() as stack:
-        tap = CaptureTap(CaptureSpec("lo", (port_of(server), port_of(noise))), new, passed.append)
+        tap = CaptureTap(CaptureSpec("lo", (port_of(server), port_of(noise))), new, skipped.append)
         await tap.start()
         before = [StreamSockets(stack, server) for _ in range(36)]
         silent, half, requested, answered, done, continuing = (

@@ -64,8 +64,8 @@ class Captured:
 
     def __init__(self, interface: str, *ports: int) -> None:
         self.watchers: list[RecordingObserver] = []
-        self.passed: list[str] = []
-        self.tap = CaptureTap(CaptureSpec(interface, ports), self._new, self.passed.append)
+        self.skipped: list[str] = []
+        self.tap = CaptureTap(CaptureSpec(interface, ports), self._new, self.skipped.append)
 
     def _new(self) -> RecordingObserver:
         self.watchers.append(RecordingObserver())
@@ -131,7 +131,7 @@ async def test_capture_feeds_every_byte_once_with_its_time(host: str, interface:
         within(before, event[3], after)
     assert [event[:2] for event in watcher.events[21:]] == [("closed", SERVER), ("closed", CLIENT)]
     assert captured.tap.traffic().opened == 1
-    assert (captured.tap.traffic().dropped, captured.passed) == (0, [])
+    assert (captured.tap.traffic().dropped, captured.skipped) == (0, [])
 
 
 @contextmanager
@@ -198,7 +198,7 @@ async def test_an_established_connection_is_joined_at_the_next_request() -> None
         answering.sendall(b"one")
         async with capturing(port_of(server)) as captured:
             answering.sendall(b"two")
-            await until(lambda: captured.passed == ["joined"])
+            await until(lambda: captured.skipped == ["joined"])
             assert client.recv(100)
             client.sendall(POST)
             answering.sendall(b"three")

@@ -27,8 +27,8 @@ class Net:
 
     def __init__(self, wrap: Wrap = ipv4, most: int = 100) -> None:
         self.watchers: list[RecordingObserver] = []
-        self.passed: list[str] = []
-        self.connections = ConnectionTable({8000, 8001}, self._new, self.passed.append, most)
+        self.skipped: list[str] = []
+        self.connections = ConnectionTable({8000, 8001}, self._new, self.skipped.append, most)
         self._wrap = wrap
         self._addresses = ("192.0.2.10", "192.0.2.20")
         if wrap is ipv6:
@@ -77,7 +77,7 @@ def test_a_connection_is_read_from_its_syn(wrap: Wrap) -> None:
     net.down(500, 100 + len(BODY), b"answer")
     (watcher,) = net.watchers
     assert (watcher.sent, watcher.answered) == (BODY, b"answer")
-    assert (net.connections.opened, net.connections.watched, net.passed) == (1, 1, [])
+    assert (net.connections.opened, net.connections.watched, net.skipped) == (1, 1, [])
 
 
 def test_a_syn_ack_alone_opens_a_connection() -> None:
@@ -136,21 +136,21 @@ def test_an_established_connection_is_joined_at_a_request() -> None:
     (watcher,) = net.watchers
     assert watcher.events[0] == ("data", CLIENT, POST, 4.0)
     assert (watcher.sent, watcher.answered) == (POST, b"answer")
-    assert net.passed == ["joined"]
+    assert net.skipped == ["joined"]
 
 
 def test_an_idle_connection_is_joined_without_a_skip() -> None:
     net = Net()
     net.up(100, 500)
     net.up(100, 500, POST)
-    assert (len(net.watchers), net.passed) == (1, [])
+    assert (len(net.watchers), net.skipped) == (1, [])
 
 
 def test_http2_is_joined_at_its_preface_only() -> None:
     net = Net()
     for number in range(100):
         net.up(100 + number * len(FRAME), 500, FRAME)
-    assert (net.watchers, net.passed) == ([], ["joined"])
+    assert (net.watchers, net.skipped) == ([], ["joined"])
     net.up(100, 500, PREFACE + FRAME, port=40001)
     assert net.watchers[0].sent == PREFACE + FRAME
 
@@ -163,7 +163,7 @@ def test_a_connection_with_an_inactive_observer_is_joined_again() -> None:
     net.up(103, 500, BODY)
     net.down(500, 120, b"answer")
     assert net.watchers[0].sent == b"\x16\x03\x01"
-    assert (net.connections.watched, net.passed) == (0, [])
+    assert (net.connections.watched, net.skipped) == (0, [])
     net.up(120, 506, POST)
     assert net.watchers[1].sent == POST
 
@@ -216,7 +216,7 @@ def test_an_idle_connection_is_forgotten() -> None:
     net.up(50, 500, BODY, port=40001)
     net.connections.sweep(net.time + IDLE_SECONDS / 2)
     net.down(500, 67, b"answer", port=40001)
-    assert net.passed == ["joined"]
+    assert net.skipped == ["joined"]
     net.time -= 1
     net.watchers[0].live = 1
     assert net.watchers[0].events[1:] == [("expire", net.time + IDLE_SECONDS / 2)]
@@ -224,7 +224,7 @@ def test_an_idle_connection_is_forgotten() -> None:
     assert net.watchers[0].events[2][:2] == ("gap", SERVER)
     assert net.connections.watched == 0
     net.up(67, 500, BODY, port=40001)
-    assert net.passed == ["joined", "joined"]
+    assert net.skipped == ["joined", "joined"]
 
 
 def test_a_grpc_connection_without_a_request_in_flight_is_forgotten_without_a_gap() -> None:
@@ -268,7 +268,7 @@ def test_connections_are_bounded_and_the_least_recent_are_forgotten() -> None:
         net.opened(port)
         net.watchers[-1].live = 1
     assert net.connections.watched == 31  # the two least recently seen were forgotten
-    assert net.passed == ["forgotten", "forgotten"]
+    assert net.skipped == ["forgotten", "forgotten"]
     assert [watcher.gaps(SERVER) for watcher in net.watchers] == [1, 1] + [0] * 31
     net.up(100, 500, POST, port=33)
     assert net.watchers[-1].sent == POST
@@ -281,25 +281,25 @@ def test_closed_connections_are_forgotten_first() -> None:
     for port in (31, 32):
         net.up(100, 500, flags=RST, port=port)
     net.opened(33)
-    assert (net.connections.watched, net.passed) == (31, [])
+    assert (net.connections.watched, net.skipped) == (31, [])
 
 
 def test_skipped_connections_are_bounded() -> None:
     net = Net(most=32)
     for port in range(1, 200):
         net.up(100, 500, BODY, port=port)
-    assert len(net.passed) == 199
+    assert len(net.skipped) == 199
     net.up(117, 500, BODY, port=199)
-    assert len(net.passed) == 199
+    assert len(net.skipped) == 199
     net.up(117, 500, BODY, port=1)  # forgotten long ago
-    assert len(net.passed) == 200
+    assert len(net.skipped) == 200
 
 
 def test_a_clients_port_may_be_lower() -> None:
     net = Net()
     net.down(500, 100, b"answer", port=5000)
     net.up(50, 506, BODY, port=5000)
-    assert net.passed == ["joined"]
+    assert net.skipped == ["joined"]
     net.up(100, 506, POST, port=5000)
     assert net.watchers[0].sent == POST
 
@@ -353,7 +353,7 @@ def test_an_observer_error_affects_its_own_connection_only(
     ]
     net.watchers = watchers
     made = iter(watchers)
-    net.connections = ConnectionTable({8000}, lambda: next(made), net.passed.append, 100)
+    net.connections = ConnectionTable({8000}, lambda: next(made), net.skipped.append, 100)
     ports = range(40_000, 40_004)
     for port in ports:
         net.opened(port)
@@ -366,7 +366,7 @@ def test_an_observer_error_affects_its_own_connection_only(
     end = "aborted" if method == "aborted" else "closed"
     assert [watcher.events[-1][0] for watcher in watchers[::2]] == [end] * 2
     assert [watcher.events[-1][0] for watcher in watchers[1::2]] == ["gap"] * 2
-    assert net.passed.count("observer_error") == 2
+    assert net.skipped.count("observer_error") == 2
     assert len(caplog.records) == 1
     assert "ValueError in test_connection_table.py" in caplog.text
     assert "secret" not in caplog.text
@@ -382,7 +382,7 @@ def first_is_defective(method: str) -> tuple[Net, list[RecordingObserver]]:
         watchers.append(next(made))
         return watchers[-1]
 
-    net.connections = ConnectionTable({8000}, new, net.passed.append, 100)
+    net.connections = ConnectionTable({8000}, new, net.skipped.append, 100)
     return net, watchers
 
 
@@ -392,7 +392,7 @@ def test_an_observer_error_in_a_sweep_does_not_affect_other_connections() -> Non
         net.opened(port)
     net.connections.sweep(net.time)
     assert watchers[1].events == [("expire", net.time)]
-    assert net.passed == ["observer_error"]
+    assert net.skipped == ["observer_error"]
     assert net.connections.watched == 1
 
 
@@ -403,4 +403,4 @@ def test_an_observer_error_while_forgetting_does_not_affect_other_connections() 
         watchers[-1].live = 1
     net.connections.forget_all(net.time)
     assert watchers[1].gaps(SERVER) == 1
-    assert net.passed == ["observer_error"]
+    assert net.skipped == ["observer_error"]

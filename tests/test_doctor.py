@@ -115,7 +115,7 @@ def closed_port() -> str:
         return f"http://127.0.0.1:{closed.getsockname()[1]}"
 
 
-COMPRESSED = re.compile(r"tokenslo_tap_passed_over_total\{.*reason=\"compressed\".*\} 1")
+COMPRESSED = re.compile(r"tokenslo_tap_skipped_total\{.*reason=\"compressed\".*\} 1")
 
 TEXT = """\
 {url}          Triton 2.51.0

@@ -270,7 +270,7 @@ def test_a_folder_is_linted_with_all_its_files(
     lines = invoke("a").stdout.splitlines()
     assert [line.split(":")[0] for line in lines if " error " in line] == ["a/b/board.json"] * 2
     assert lines[-2:] == [
-        "note: a: 1 file without dashboards or rules passed over",
+        "note: a: 1 file without dashboards or rules skipped",
         "5 queries checked, 2 findings",
     ]
     code, errors = exit_code("none")

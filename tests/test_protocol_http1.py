@@ -498,7 +498,7 @@ def test_an_unsolicited_response_makes_the_observer_inactive() -> None:
     log, observer = watched([(SERVER, 1.0, b"HTTP/1.1 408 Request Timeout\r\n\r\n")])
 
     assert observer.inactive
-    assert event_lines(log) == ["skipped unasked"]
+    assert event_lines(log) == ["skipped unsolicited"]
 
 
 # Messages and their ends

@@ -403,7 +403,7 @@ def test_requests_above_the_limit_are_skipped() -> None:
         CLIENT, frame(DATA, 0, 1, enveloped(infer_request("a", final=True)) * (MAX_REQUESTS + 1))
     )
     assert connection.observer.live == MAX_REQUESTS
-    assert connection.log.events[-1] == ("skipped", "crowded")
+    assert connection.log.events[-1] == ("skipped", "requests")
     connection.respond(stream_response("a", final=True))
     connection.send_request(infer_request("a", final=True))
     assert connection.observer.live == MAX_REQUESTS

@@ -16,7 +16,7 @@ from promql.http_client import FetchLimits, new_session, public
 from slos.errors import InvalidFile, Problem
 from slos.signals import SIGNALS
 
-SKIPPED = "tokenslo_tap_passed_over_total"
+SKIPPED = "tokenslo_tap_skipped_total"
 _MALFORMED = (text_parser.ExpositionError, AttributeError, KeyError, TypeError, ValueError)
 
 

@@ -266,7 +266,7 @@ class GrpcCall:
         if not self._streaming and self._number:
             return  # the response came before the complete request
         if self._connection.held >= MAX_REQUESTS:
-            self._listener.skipped("crowded")
+            self._listener.skipped("requests")
             return
         try:
             request = scan_request(message.body, whole=message.whole)

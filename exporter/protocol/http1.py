@@ -170,7 +170,7 @@ class Http1Observer:
     def _response_head(self, head: bytes, began: float, time: float) -> Framing:
         found = response(head)
         if not self._pending:
-            raise MalformedMessage("unasked")
+            raise MalformedMessage("unsolicited")
         exchange = self._pending[0]
         framing = body_of_response(found, exchange.method)
         if framing is None:

@@ -6,7 +6,7 @@ Reasons of skipped requests and connections:
 * ``gap``: bytes of the connection are missing;
 * ``malformed``, ``headers``: invalid frames, or more headers than the limit;
 * ``push``: a server push;
-* ``calls``, ``crowded``: more calls or requests than the limit;
+* ``calls``, ``requests``: more calls or requests than the limit;
 * ``encoding``: an unknown compression of messages;
 * ``unmatched``: responses to no known request;
 * ``http2``: requests to endpoints that are supported over HTTP/1 only;

@@ -221,7 +221,7 @@ class TapSource(BaseSource):
 _COUNTERS = (
     "tokenslo_tap_connections_opened",
     "tokenslo_tap_refused",
-    "tokenslo_tap_passed_over",
+    "tokenslo_tap_skipped",
     "tokenslo_tap_lossy_streams",
     "tokenslo_tap_dropped_packets",
     "tokenslo_tap_late_reads",
@@ -243,8 +243,8 @@ def _counted(state: TapState) -> Mapping[Counted, int]:
         found["tokenslo_tap_dropped_packets", (tap,)] = traffic.dropped
     for reason, count in traffic.refused.items():
         found["tokenslo_tap_refused", (("reason", reason), tap)] = count
-    for reason, count in state.passed.items():
-        found["tokenslo_tap_passed_over", (("reason", reason), tap)] = count
+    for reason, count in state.skipped.items():
+        found["tokenslo_tap_skipped", (("reason", reason), tap)] = count
     return found
 
 

@@ -12,7 +12,7 @@ from exporter.protocol.events import SERVER, Observer
 from exporter.protocol.null_observer import NullObserver
 
 REASON = "observer_error"
-"""The label ``reason`` of these connections in ``tokenslo_tap_passed_over_total``."""
+"""The label ``reason`` of these connections in ``tokenslo_tap_skipped_total``."""
 
 
 class ObserverErrors:

@@ -78,7 +78,7 @@ _COUNTED = {
     "connections": "{connection}",
     "opened": "{connection}",
     "refused": "{connection}",
-    "over": "{request}",  # passed over
+    "skipped": "{request}",
     "packets": "{packet}",
     "preemptions": "{preemption}",
     "restarts": "{restart}",

@@ -117,13 +117,13 @@ def _collect(
     unreadable: list[tuple[str, UnreadableFile]] = []
     for file in files:
         folder = Path(file).is_dir()
-        passed_over, read_before = 0, len(queries)
+        skipped, read_before = 0, len(queries)
         for each in map(str, files_below(Path(file))) if folder else (file,):
             name = _printable("<stdin>" if each == STANDARD_INPUT else each)
             try:
                 found = find_queries(name, read(each))
             except NoQueries as problem:
-                passed_over += 1
+                skipped += 1
                 if not folder:
                     unreadable.append((name, problem))
             except UnreadableFile as problem:
@@ -135,9 +135,9 @@ def _collect(
         intervals += _neighbour_intervals(Path(file))
         if folder and len(queries) == read_before:
             unreadable.append((_printable(file), _NOTHING))
-        elif folder and passed_over:
-            many = f"{passed_over} file{'s' * (passed_over > 1)}"
-            notes.append(f"{_printable(file)}: {many} without dashboards or rules passed over")
+        elif folder and skipped:
+            many = f"{skipped} file{'s' * (skipped > 1)}"
+            notes.append(f"{_printable(file)}: {many} without dashboards or rules skipped")
     return queries, notes, unreadable, intervals
 
 

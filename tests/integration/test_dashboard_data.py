@@ -48,7 +48,7 @@ EMPTY = {
     ("capacity", "Input tokens by tenant"): "the lab's clients name no tenant",
     ("capacity", "Output tokens by tenant"): "the lab's clients name no tenant",
     ("sidecar", "Tap losses", "tokenslo_tap_dropped_packets_total"): "of the capture tap",
-    ("sidecar", "Tap losses", "tokenslo_tap_passed_over_total"): "no record was skipped",
+    ("sidecar", "Tap losses", "tokenslo_tap_skipped_total"): "no record was skipped",
     ("sidecar", "Tap losses", "tokenslo_tap_refused_total"): "no connection was refused",
 }
 NOT_MEASURED = "Not measured here"

@@ -426,7 +426,7 @@ def test_wasted_tokens_are_within_the_generated_ones(runs: list[TapRun]) -> None
 
 def losses(one: TapRun) -> list[str]:
     """Return the tap's non-zero loss counters."""
-    names = ("lossy_streams", "dropped_packets", "passed_over", "refused", "restarts")
+    names = ("lossy_streams", "dropped_packets", "skipped", "refused", "restarts")
     totals = {name: one.reported.total(f"tokenslo_tap_{name}_total") for name in names}
     return [f"{name}: {count:g}" for name, count in totals.items() if count]
 

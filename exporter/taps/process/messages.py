@@ -54,11 +54,14 @@ class TapSettings:
 
 @dataclass(frozen=True, slots=True)
 class TapState:
-    """Counters of a tap; ``passed`` counts skips by reason, ``lossy`` counts streams."""
+    """Counters of a tap.
+
+    ``skipped`` counts requests and connections by reason, ``lossy`` counts streams.
+    """
 
     tap: str
     traffic: TapTraffic
-    passed: Mapping[str, int]
+    skipped: Mapping[str, int]
     lossy: int
     late_gaps: int = 0
 

@@ -61,8 +61,8 @@ class _RunningTap:
         """Return the counters of the tap and its recorder."""
         traffic = self.tap.traffic()
         lossy = self.recorder.lossy + traffic.unseen
-        passed, late_gaps = dict(self.recorder.skips), self.recorder.late_gaps
-        return TapState(self.name(), traffic, passed, lossy, late_gaps)
+        skipped, late_gaps = dict(self.recorder.skips), self.recorder.late_gaps
+        return TapState(self.name(), traffic, skipped, lossy, late_gaps)
 
 
 def main(descriptor: int) -> None:
