@@ -1,7 +1,7 @@
 """The catalogue of diagnosis steps.
 
-A check has a question, the PromQL that answers it, the result of a healthy service, and the cause
-that another result points to.
+A check has a question, the PromQL that answers it, the result of a healthy service, and the
+playbook that another result points to.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CHECKS = (
         queries.firing_causes,
         no_result(),
         "none of the causes that have an alert is detected",
-        "cause_alert",
+        "",
         "The annotation `causes` of a page names them as well.",
         per_objective=True,
     ),
@@ -39,7 +39,7 @@ _CHECKS = (
         lambda s: aggregate("min", s.scope.series("tokenslo_source_up"), ("source", INSTANCE)),
         compares("==", 1, " for every source"),
         "the numbers below are current",
-        "server_gone",
+        "source_down",
         "While a source is down its series are withdrawn, so nothing below shows old values. "
         "Sidecars of other services may be listed too.",
     ),
@@ -140,7 +140,7 @@ _CHECKS = (
         queries.rate_ratio("requests"),
         compares("<", "1.5", _THAN_BEFORE),
         "there is no surge",
-        "retry_storm",
+        "timeout_storm",
         "Requests count when they end. A surge that starts when latency crosses a client's "
         "timeout, with the same prompts again, is a retry storm; a surge of new prompts is load.",
     ),
@@ -228,7 +228,7 @@ _CHECKS = (
         queries.retries,
         compares("<", "0.1", ", or no result"),
         "requests are new work",
-        "retry_storm",
+        "timeout_storm",
         "The share of requests with the prompt of one that failed or was cancelled shortly before. "
         "Needs a tap (--tap).",
     ),
@@ -258,9 +258,10 @@ _CHECKS = (
         queries.failing_clause,
         within_budget(" for every clause"),
         "no clause alone spends the budget",
-        "failing_clause",
+        "",
         "Label clause is the first clause, in the order of the SLO file, that a bad request "
-        "failed; outcome is a request that failed in the server.",
+        "failed. ttft or queue: requests wait; tpot or max_gap: streams are slow; e2e: responses "
+        "are long; outcome: requests fail in the server.",
         per_objective=True,
     ),
     DiagnosisCheck(
@@ -351,7 +352,7 @@ _CHECKS = (
         lambda s: aggregate("count", s.scope.series("tokenslo_build_info")),
         compares(">=", 1, ": one for every sidecar"),
         "the sidecar runs and is scraped",
-        "sidecar_down",
+        "source_down",
     ),
     DiagnosisCheck(
         "unavailable",
@@ -359,7 +360,7 @@ _CHECKS = (
         queries.unavailable_signals,
         no_result(),
         "the sidecar has a method for every signal of this objective",
-        "signal_off",
+        "signal_unavailable",
         "The status page of the sidecar (its address without /metrics) has the reason and the fix.",
     ),
     DiagnosisCheck(
@@ -386,7 +387,7 @@ _CHECKS = (
         lambda s: s.scope.rate("tokenslo_source_errors_total", by=("source", "kind")),
         compares("==", 0, ", or no result"),
         "all scrapes succeed",
-        "server_gone",
+        "source_down",
         "Label kind is the error: a refused connection is a dead server, a timeout a stuck or "
         "overloaded one.",
     ),

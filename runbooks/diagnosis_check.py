@@ -42,9 +42,10 @@ class DiagnosisCheck:
     """One diagnosis step.
 
     ``rules_out`` is what a healthy result implies; ``points_to`` is a key of
-    :data:`runbooks.causes.CAUSES`; ``note`` explains how to interpret the result.
-    ``per_objective`` steps have a query or an expected value of their own for each objective; a
-    service's objectives with one indicator share the others.
+    :data:`runbooks.playbooks.PLAYBOOKS`, or empty where the result itself names what to open;
+    ``note`` explains how to interpret the result.  ``per_objective`` steps have a query or an
+    expected value of their own for each objective; a service's objectives with one indicator share
+    the others.
     """
 
     key: str

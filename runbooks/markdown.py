@@ -7,10 +7,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from decimal import ROUND_HALF_UP, Decimal
 
 from promql.expr import Expr, decimal_text, pretty
-from runbooks.causes import CAUSES
 from runbooks.check_queries import Subject
 from runbooks.diagnosis_check import DiagnosisCheck
-from runbooks.mitigations import Action, Cause, Effort
+from runbooks.playbook import Action, Effort, Playbook
+from runbooks.playbooks import PLAYBOOKS
 from slos import names
 from slos.durations import format_duration
 from slos.plan import Plan, PlannedAlert
@@ -50,7 +50,7 @@ def document(blocks: Iterable[str]) -> str:
 
 
 def diagnosis(
-    steps: Collection[DiagnosisCheck], subject: Subject, refer: Callable[[Cause], str]
+    steps: Collection[DiagnosisCheck], subject: Subject, refer: Callable[[Playbook], str]
 ) -> Iterator[str]:
     """Yield the blocks of diagnosis steps, in order; ``refer`` links to a cause's mitigations."""
     yield "## Diagnosis"
@@ -59,14 +59,12 @@ def diagnosis(
     for number, check in enumerate(steps, 1):
         yield f"### {number}. {check.question}"
         yield promql(check.query(subject))
-        yield (
-            f"Expect {check.healthy(subject)}: {check.rules_out}. "
-            f"Otherwise: {refer(CAUSES[check.points_to])}."
-        )
+        otherwise = f" Otherwise: {refer(PLAYBOOKS[check.points_to])}." if check.points_to else ""
+        yield f"Expect {check.healthy(subject)}: {check.rules_out}.{otherwise}"
         yield check.note
 
 
-def mitigation(causes: Iterable[Cause]) -> Iterator[str]:
+def mitigation(causes: Iterable[Playbook]) -> Iterator[str]:
     """Yield the mitigation of each cause, in blocks."""
     yield "## Mitigation"
     restarts = False
@@ -78,9 +76,9 @@ def mitigation(causes: Iterable[Cause]) -> Iterator[str]:
         yield _RESTART_TABLE
 
 
-def _cause(cause: Cause) -> Iterator[str]:
+def _cause(cause: Playbook) -> Iterator[str]:
     yield f"### {cause.title}"
-    yield cause.signs
+    yield cause.meaning
     yield "\n".join(f"- {action.do}\n  *{_cost(action)}*" for action in cause.actions)
 
 
@@ -122,7 +120,7 @@ def plain(text: str) -> str:
     return _MARKUP.sub(r"\\\g<0>", text)
 
 
-def link(cause: Cause, page: str = "") -> str:
+def link(cause: Playbook, page: str = "") -> str:
     """Link to a cause's heading, as Markdown renderers name it, on this page or another."""
     return f"[{cause.title}]({page}#{anchor(cause.title)})"
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from zlib import crc32
 
-from runbooks.causes import CAUSES
 from runbooks.check_queries import Subject
 from runbooks.diagnosis_check import DiagnosisCheck
 from runbooks.markdown import INDEX, MITIGATIONS, diagnosis, document, link, mitigation
+from runbooks.playbooks import PLAYBOOKS
 from runbooks.triage import causes
 from slos import names
 from slos.plan import PlannedAlert
@@ -31,7 +31,7 @@ class SharedPages:
 
     def __init__(self, service: str) -> None:
         title = f"# Mitigations of {service}"
-        self.files = {MITIGATIONS: document([title, *mitigation(CAUSES.values())])}
+        self.files = {MITIGATIONS: document([title, *mitigation(PLAYBOOKS.values())])}
         self._steps: dict[object, str] = {}
 
     def diagnosis(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from runbooks.causes import CAUSES
 from runbooks.check_queries import Subject
 from runbooks.checks import CHECKS
 from runbooks.diagnosis_check import DiagnosisCheck
-from runbooks.mitigations import Cause
+from runbooks.playbook import Playbook
+from runbooks.playbooks import PLAYBOOKS
 from slos.generic_events import bad_share
 from slos.indicators import GENERIC
 from slos.plan import PlannedAlert, PlannedObjective
@@ -140,15 +140,15 @@ def checks(subject: Subject, alert: PlannedAlert) -> Iterator[DiagnosisCheck]:
         yield CHECKS["instances"]
 
 
-def causes(steps: Sequence[DiagnosisCheck], alert: PlannedAlert) -> tuple[Cause, ...]:
+def causes(steps: Sequence[DiagnosisCheck], alert: PlannedAlert) -> tuple[Playbook, ...]:
     """Return the causes of a page: those of its steps, and their own causes."""
     return with_root_causes((*_ALWAYS[alert.kind], *(step.points_to for step in steps)))
 
 
-def with_root_causes(keys: Iterable[str]) -> tuple[Cause, ...]:
+def with_root_causes(keys: Iterable[str]) -> tuple[Playbook, ...]:
     """Return causes by key, each followed by its own causes, without repetition."""
-    also = (more for key in keys for more in (key, *CAUSES[key].see))
-    return tuple(CAUSES[key] for key in dict.fromkeys(also))
+    also = (more for key in keys if key for more in (key, *PLAYBOOKS[key].see))
+    return tuple(PLAYBOOKS[key] for key in dict.fromkeys(also) if key)
 
 
 _ALWAYS: Mapping[str, tuple[str, ...]] = {

@@ -152,7 +152,7 @@ CAUSE_ALERTS: tuple[CauseAlert, ...] = (
     ),
     CauseAlert(
         "RetryStorm",
-        "retry_storm",
+        "timeout_storm",
         "clients repeat requests that failed or timed out shortly before",
         "More than a tenth of all requests are retries. They add to the load that made the first "
         "attempt fail, and sustain it after the original cause is gone.",
@@ -197,7 +197,7 @@ CAUSE_ALERTS: tuple[CauseAlert, ...] = (
     ),
     CauseAlert(
         "ExporterSourceDown",
-        "server_gone",
+        "source_down",
         "the sidecar cannot scrape a source",
         "Signals of this source are withdrawn rather than served stale; objectives that need them "
         "cannot be measured.",
@@ -207,7 +207,7 @@ CAUSE_ALERTS: tuple[CauseAlert, ...] = (
     ),
     CauseAlert(
         UNAVAILABLE_CAUSE,
-        "signal_off",
+        "signal_unavailable",
         "the sidecar reports a signal as unavailable that objectives need",
         "The server does not provide the signal, or no tap observes its streams: its requests "
         "count as neither good nor bad. `tokenslo doctor` and the sidecar's status page give the "
@@ -221,7 +221,7 @@ CAUSE_ALERTS: tuple[CauseAlert, ...] = (
     ),
     CauseAlert(
         "ModelNotReady",
-        "server_gone",
+        "load_failure",
         "a model is not ready to serve",
         "The server runs and reports that this model or version is not loaded.",
         ("ttft", "availability", "goodput"),

@@ -1,0 +1,18 @@
+"""The playbooks by key: causes of incidents with their diagnosis and mitigations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from runbooks.playbook import Playbook
+from runbooks.playbooks.clients import CLIENTS
+from runbooks.playbooks.engine import ENGINE
+from runbooks.playbooks.generic import GENERIC
+from runbooks.playbooks.latency import LATENCY
+from runbooks.playbooks.measurement import MEASUREMENT
+from runbooks.playbooks.rollout import ROLLOUT
+
+PLAYBOOKS: Mapping[str, Playbook] = {
+    playbook.key: playbook
+    for playbook in (*LATENCY, *ENGINE, *ROLLOUT, *CLIENTS, *GENERIC, *MEASUREMENT)
+}
