@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from collections import deque
@@ -9,6 +11,7 @@ from collections.abc import Callable
 
 from lab.engine import EngineStep, SimulatedEngine
 from lab.engine_events import EngineEvent, EngineRequest
+from lab.engine_faults import HEALTHY, FaultsFile
 from lab.iteration_stats import IterationStats
 
 Listener = Callable[[EngineEvent], None]
@@ -16,6 +19,8 @@ Observer = Callable[[float, EngineStep], None]
 
 # executor.h, iter_stats_max_iterations: older records are dropped silently.
 _MAX_RECORDS = 1000
+_FAULTS_SECONDS = 0.1
+"""Interval between reads of the faults file."""
 
 
 class Driver:
@@ -24,12 +29,14 @@ class Driver:
     Any thread may submit, cancel and read statistics.  A request's events go to its listener, in
     order, on the engine's thread, while the next batch is running.  The observer gets every step
     and its time before the step's events are delivered.  Listeners and observers must return
-    quickly and must not raise.
+    quickly and must not raise.  Faults come from the engine's faults file, if it has one.
     """
 
     def __init__(self, engine: SimulatedEngine, observer: Observer | None = None) -> None:
         self._engine = engine
         self._observer = observer
+        self._file, self._faults = FaultsFile(engine.settings.faults_file), HEALTHY
+        self._faults_at = float("-inf")
         self._listeners: dict[int, Listener] = {}
         self._records: deque[IterationStats] = deque(maxlen=_MAX_RECORDS)
         self._lock = threading.Lock()
@@ -75,6 +82,10 @@ class Driver:
 
     def _run(self) -> None:
         while not self._closed.is_set():
+            self._read_faults()
+            if self._faults.stalled:
+                self._closed.wait(_FAULTS_SECONDS)
+                continue
             with self._lock:
                 self._work.clear()
                 now = self._now()
@@ -87,9 +98,20 @@ class Driver:
             for listener, event in calls:
                 listener(event)
             if step.seconds is None:
-                self._work.wait()
+                self._work.wait(_FAULTS_SECONDS if self._file else None)
             else:
                 self._sleep_until(now + step.seconds)
+
+    def _read_faults(self) -> None:
+        if not self._file or (now := time.monotonic()) < self._faults_at + _FAULTS_SECONDS:
+            return
+        self._faults_at, faults = now, self._file.read()
+        if faults.crash:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if faults != self._faults:
+            self._faults = faults
+            with self._lock:
+                self._engine.apply(faults)
 
     def _listener(self, event: EngineEvent) -> Listener:
         if event.final:

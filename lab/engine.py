@@ -13,11 +13,12 @@ import random
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 from lab.engine_batch import DraftCounts, EngineBatch, EngineSequence
 from lab.engine_events import EngineEvent, EngineRequest
+from lab.engine_faults import HEALTHY, EngineFaults
 from lab.engine_settings import EngineSettings
 from lab.iteration_stats import (
     InflightBatchingStats,
@@ -47,6 +48,7 @@ class SimulatedEngine:
         self.settings = settings
         self._pool = BlockPool(settings.kv_blocks, settings.tokens_per_block)
         self._random = random.Random(settings.seed)
+        self._faults = HEALTHY
         self._queued: deque[EngineSequence] = deque()
         self._active: dict[int, EngineSequence] = {}
         self._in_flight: list[EngineBatch | None] = [None] * settings.micro_batches
@@ -58,16 +60,22 @@ class SimulatedEngine:
         """Queue a request and return its id; raises ValueError if it exceeds a limit."""
         self._check(request)
         self._submitted += 1
-        keys = self._pool.keys(request.prompt)
-        self._queued.append(EngineSequence(self._submitted, request, now, keys))
+        keys, request = self._pool.keys(request.prompt), self._with_faults(request)
+        answers = self._faults.answers
+        self._queued.append(EngineSequence(self._submitted, request, now, keys, answers))
         return self._submitted
+
+    def apply(self, faults: EngineFaults) -> None:
+        """Replace the faults; a stall, a crash and faults at load are the caller's."""
+        self._faults = faults
+        self._resize_pool()
 
     def cancel(self, request_id: int) -> None:
         """Cancel a request at the next step, unless the engine does not honour cancellations.
 
         Unknown and ended requests are ignored.
         """
-        if not self.settings.honour_cancel:
+        if self._faults.ignore_cancel or not self.settings.honour_cancel:
             return
         for sequence in (*self._active.values(), *self._queued):
             if sequence.id == request_id:
@@ -84,6 +92,7 @@ class SimulatedEngine:
         self._micro_batch = (self._micro_batch + 1) % self.settings.micro_batches
         latency = now - self._launched if any(self._in_flight) else 0.0
         events = (*self._drop_cancelled(now), *self._collect(now))
+        self._resize_pool()
         activated = self._activate()
         batch = self._schedule(now)
         self._in_flight[self._micro_batch] = batch or None
@@ -116,7 +125,7 @@ class SimulatedEngine:
             raise ValueError("the prompt is empty")
         if request.max_tokens < 1:
             raise ValueError(f"max_tokens is {request.max_tokens}, it must be at least 1")
-        capacity = self.settings.kv_blocks * self.settings.tokens_per_block
+        capacity = self._pool.blocks * self._pool.tokens_per_block
         if at_end > capacity:
             raise ValueError(
                 f"prompt and output are {at_end + 1} tokens, the KV cache holds {capacity}"
@@ -128,6 +137,21 @@ class SimulatedEngine:
                 f"the context can grow to {context} tokens, an iteration takes "
                 f"{self.settings.max_num_tokens} unless chunked_context is on"
             )
+
+    def _with_faults(self, request: EngineRequest) -> EngineRequest:
+        if self._faults.answers == "empty":
+            request = replace(request, max_tokens=1)
+        if self._faults.fail_share and self._random.random() < self._faults.fail_share:
+            request = replace(request, fail_after=self._random.choice((0, request.max_tokens // 2)))
+        return request
+
+    def _resize_pool(self) -> None:
+        target = self._faults.kv_blocks or self.settings.kv_blocks
+        if target != self._pool.blocks:
+            kept = 0
+            if self.settings.policy == "guaranteed_no_evict":
+                kept = self._pool.used + self._reserved()
+            self._pool.resize(max(target, kept))
 
     def _drop_cancelled(self, now: float) -> Iterator[EngineEvent]:
         for sequence in [s for s in (*self._active.values(), *self._queued) if s.cancelled]:
@@ -169,10 +193,18 @@ class SimulatedEngine:
             if not index:
                 sequence.first_token = now
             if sequence.generated < sequence.request.max_tokens:
-                yield EngineEvent(sequence.id, now, index, more=index < end - 1)
+                more = index < end - 1
+                yield EngineEvent(sequence.id, now, index, more=more, answers=sequence.answers)
         if sequence.generated == sequence.request.max_tokens:
             self._release(sequence)
-            yield EngineEvent(sequence.id, now, index, "length", metrics=sequence.metrics)
+            yield EngineEvent(
+                sequence.id,
+                now,
+                index,
+                "length",
+                metrics=sequence.metrics,
+                answers=sequence.answers,
+            )
 
     def _release(self, sequence: EngineSequence) -> None:
         del self._active[sequence.id]
@@ -264,11 +296,14 @@ class SimulatedEngine:
         """Whether the policy allows a sequence to start beside the running ones."""
         if self.settings.policy == "max_utilization":
             return self._pool.cost(sequence.keys, sequence.tokens) <= self._pool.free
-        running = (s for s in self._active.values() if s.allocation)
-        reserved = sum(self._missing_blocks(s, s.tokens_at_end) for s in running)
         whole = self._pool.cost(sequence.keys, sequence.tokens)
         whole += self._pool.size(sequence.tokens_at_end) - self._pool.size(sequence.tokens)
-        return whole + reserved <= self._pool.free
+        return whole + self._reserved() <= self._pool.free
+
+    def _reserved(self) -> int:
+        """Return the blocks that running sequences still need up to their last token."""
+        running = (s for s in self._active.values() if s.allocation)
+        return sum(self._missing_blocks(s, s.tokens_at_end) for s in running)
 
     def _missing_blocks(self, sequence: EngineSequence, tokens: int) -> int:
         held = len(sequence.allocation) if sequence.allocation else 0
@@ -281,11 +316,13 @@ class SimulatedEngine:
         return budget - budget % self._pool.tokens_per_block if self.settings.chunked_context else 0
 
     def _launch(self, batch: EngineBatch, now: float) -> float:
-        seconds = (
-            self.settings.step_seconds
-            + self.settings.sequence_seconds * len(batch.generation)
-            + self.settings.context_token_seconds * batch.context_tokens
-        ) * self._random.lognormvariate(0, self.settings.jitter)
+        decode = (
+            self.settings.step_seconds + self.settings.sequence_seconds * len(batch.generation)
+        ) * self._faults.step_factor
+        prefill = self.settings.context_token_seconds * batch.context_tokens
+        seconds = (decode + prefill * self._faults.prefill_factor) * self._random.lognormvariate(
+            0, self.settings.jitter
+        )
         self._launched, self._done = now, now + seconds
         return seconds
 

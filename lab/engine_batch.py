@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lab.engine_events import EngineRequest, RequestMetrics
+from lab.engine_faults import Answers
 from lab.kvcache import Allocation
 
 
@@ -19,6 +20,7 @@ class EngineSequence:
     request: EngineRequest
     arrived: float
     keys: list[int]
+    answers: Answers = "normal"
     allocation: Allocation | None = None
     context_left: int = 0
     generated: int = 0

@@ -6,6 +6,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from lab.engine_faults import Answers
+
 FinishReason = Literal["length", "cancelled", "error"]
 
 
@@ -63,7 +65,7 @@ class EngineEvent:
 
     ``time`` is the caller's clock at the step.  ``index`` counts the request's tokens from 0 and is
     None for an end without a token.  ``more`` is true if the same step has another event of this
-    request.  ``metrics`` come with the end.
+    request.  ``metrics`` come with the end.  ``answers`` decides the text of the token.
     """
 
     request_id: int
@@ -72,6 +74,14 @@ class EngineEvent:
     finish_reason: FinishReason | None = None
     more: bool = False
     metrics: RequestMetrics | None = None
+    answers: Answers = "normal"
+
+    @property
+    def text(self) -> str:
+        """The token as text: its number in a normal answer."""
+        if self.index is None or self.answers == "empty":
+            return ""
+        return f"token{self.index} " if self.answers == "normal" else "\N{REPLACEMENT CHARACTER} "
 
     @property
     def final(self) -> bool:

@@ -24,6 +24,8 @@ class EngineSettings:
     each draft after an accepted one.  ``micro_batches`` is the number of pipeline stages: the
     iterations alternate between that many batches, a sequence advances once per round, and
     ``max_batch_size`` and ``max_num_tokens`` limit each batch.
+
+    ``faults_file`` is read while the engine runs (see :mod:`lab.engine_faults`).
     """
 
     max_batch_size: int = 16
@@ -42,6 +44,7 @@ class EngineSettings:
     context_token_seconds: float = 0.0003
     jitter: float = 0.05
     seed: int = 0
+    faults_file: str = ""
 
     def __post_init__(self) -> None:
         if self.policy not in get_args(Policy):

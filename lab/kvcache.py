@@ -23,7 +23,7 @@ class Allocation:
 
 
 class BlockPool:
-    """A fixed number of KV-cache blocks; counters are cumulative and in blocks.
+    """KV-cache blocks; counters are cumulative and in blocks.
 
     ``alloc_new`` blocks were empty when allocated; the rest of ``alloc_total`` were evicted first.
     """
@@ -45,6 +45,12 @@ class BlockPool:
     def free(self) -> int:
         """Blocks that can be allocated, those with reusable content included."""
         return self.blocks - self.used
+
+    def resize(self, blocks: int) -> None:
+        """Change the number of blocks; reusable content goes first, held blocks stay."""
+        self.blocks = blocks
+        for key in list(self._reusable)[: max(0, len(self._reusable) - max(0, self.free))]:
+            del self._reusable[key]
 
     @property
     def counts(self) -> tuple[int, int, int, int]:

@@ -16,7 +16,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -27,6 +27,7 @@ from lab.backend_metrics import BackendMetrics
 from lab.driver import Driver
 from lab.engine import SimulatedEngine
 from lab.engine_events import TIMES, EngineEvent, EngineRequest, RequestMetrics
+from lab.engine_faults import simulate_load
 from lab.repository import read_settings
 
 # The backends' stats_check_period_ms and cancellation_check_period_ms (config.pbtxt).
@@ -53,6 +54,9 @@ class TritonPythonModel:
         """Start the engine, and the thread that detects cancellations and updates gauges."""
         engine, self._settings = read_settings(json.loads(args["model_config"]))
         name, version = args["model_name"], args["model_version"]
+        faults_file = engine.faults_file.format(model=name, version=version)
+        engine = replace(engine, faults_file=faults_file)
+        simulate_load(faults_file)
         self._metrics = BackendMetrics(pb_utils.MetricFamily, name, version, self._settings.publish)
         self._first_response = self._make_first_response({"model": name, "version": version})
         self._frozen = False
@@ -93,7 +97,7 @@ class TritonPythonModel:
     def _deliver(self, stream: _SimulatedStream, event: EngineEvent) -> None:
         """Forward one engine event to the client; runs on the engine's thread."""
         if event.index is not None:
-            stream.words.append(f"token{event.index} ")
+            stream.words.append(event.text)
             if stream.streaming:
                 self._send(stream, _text(stream.words[-1], self._times(stream, event)))
         if not event.final:

@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 
 from aiohttp import web
 
+from lab.engine_faults import simulate_load
 from lab.trtllm_serve.flags import read_flags
 
 _SHUTDOWN_SECONDS = 1.0
@@ -16,6 +17,7 @@ _SHUTDOWN_SECONDS = 1.0
 def main() -> None:
     """Serve on loopback until stopped."""
     port, settings, engine = read_flags()
+    simulate_load(engine.faults_file)
     with ExitStack() as stack:
         if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
             folder = stack.enter_context(TemporaryDirectory(prefix="trtllm-serve-"))

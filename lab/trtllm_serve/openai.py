@@ -123,7 +123,7 @@ class CompletionWriter:
     def handle(self, event: EngineEvent) -> bytes:
         """Handle an event; return the bytes of the stream for it, if any."""
         if event.index is not None:
-            self._add(event.index)
+            self._add(event.text)
         if event.final:
             self.reason = _reason(event, self._request)
             self._text, self._withheld = self._text + self._withheld, ""
@@ -155,9 +155,9 @@ class CompletionWriter:
             "prompt_token_ids": None,
         }
 
-    def _add(self, index: int) -> None:
+    def _add(self, token: str) -> None:
         self._tokens += 1
-        text, self._withheld = f"{self._withheld}token{index} ", ""
+        text, self._withheld = self._withheld + token, ""
         if self._settings.withhold and self._tokens % self._settings.withhold == 0:
             # The detokenizer holds back an incomplete character.
             self._withheld = text
