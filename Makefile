@@ -3,6 +3,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
 
+# Tests start hundreds of Python processes; without bytecode each of them compiles the code again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: test test-long lint demo bench examples screenshots clean
 
 # File by file in four processes, because many tests wait for servers; then, with nothing beside

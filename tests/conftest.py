@@ -8,6 +8,7 @@ end of the run lists them; a tool that cannot be installed on a supported platfo
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import sys
 from collections.abc import Callable, Generator, Iterator
@@ -94,6 +95,8 @@ def pytest_configure(config: pytest.Config) -> None:
         suppress_health_check=[HealthCheck.too_slow],
     )
     settings.load_profile("on a busy machine")
+    # promtool and Prometheus use a quarter less CPU with a larger heap of about 100 MB.
+    os.environ.setdefault("GOGC", "400")
     # A run in a shell's background (`make test &`) ignores Ctrl-C, and so would what tests start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -58,64 +58,71 @@ def resolved(expr):
 BOARDS = built()
 CHAT = {kind: board for kind, board in BOARDS.items() if kind != "overview"}
 EACH_BOARD = pytest.mark.parametrize("kind", BOARDS)
-PANELS = [(kind, panel) for kind, board in BOARDS.items() for panel in panels_of(board)]
-EACH_PANEL = pytest.mark.parametrize(
-    ("kind", "panel"),
-    [pytest.param(*each, id=f"{each[0]}: {each[1]['title']}") for each in PANELS],
-)
-QUERIES = [
-    pytest.param(kind, panel, resolved(target["expr"]),
-                 id=f"{kind}: {panel['title']} {target['refId']}")
-    for kind, panel in PANELS
-    for target in panel["targets"]
-]  # fmt: skip
-EACH_QUERY = pytest.mark.parametrize(("kind", "panel", "expr"), QUERIES)
 
 
-@EACH_QUERY
-def test_every_query_parses_and_reads_existing_metrics_and_labels(kind, panel, expr):
-    parse(expr)
-    assert selectors(expr)
-    assert unknown(expr) == []
+def queries_of(board):
+    """Return the resolved queries of a dashboard, with their panels."""
+    return [
+        (panel, resolved(target["expr"]))
+        for panel in panels_of(board)
+        for target in panel["targets"]
+    ]
 
 
-@EACH_QUERY
-def test_counters_are_read_through_rates_over_grafanas_window(kind, panel, expr):
-    for each in selectors(expr):
+def selectors_of(board):
+    """Return the selectors of all queries of a dashboard, with a text that names them."""
+    return [
+        (each, f"{panel['title']}: {expr}")
+        for panel, expr in queries_of(board)
+        for each in selectors(expr)
+    ]
+
+
+@EACH_BOARD
+def test_every_query_parses_and_reads_existing_metrics_and_labels(kind):
+    for panel, expr in queries_of(BOARDS[kind]):
+        parse(expr)
+        assert selectors(expr), panel["title"]
+        assert unknown(expr) == [], panel["title"]
+
+
+@EACH_BOARD
+def test_counters_are_read_through_rates_over_grafanas_window(kind):
+    for each, query in selectors_of(BOARDS[kind]):
         counted = {"rate", "increase"} & {*each.functions}
-        assert bool(counted) == (each.metric in COUNTERS)
+        assert bool(counted) == (each.metric in COUNTERS), query
         if "rate" in counted:
-            assert each.window == RATE_SECONDS
+            assert each.window == RATE_SECONDS, query
         if "increase" in counted:
-            assert each.window == RANGE_SECONDS
+            assert each.window == RANGE_SECONDS, query
 
 
-@EACH_QUERY
-def test_quantiles_are_of_summed_buckets(kind, panel, expr):
-    for each in selectors(expr):
+@EACH_BOARD
+def test_quantiles_are_of_summed_buckets(kind):
+    for each, query in selectors_of(BOARDS[kind]):
         if "histogram_quantile" in each.functions and each.metric not in NATIVE_SERIES:
-            assert each.metric.endswith("_bucket")
-            [(op, by)] = each.aggregations
-            assert (op, "le" in by) == ("sum", True)
+            assert each.metric.endswith("_bucket"), query
+            grouped = [(op, "le" in by) for op, by in each.aggregations]
+            assert grouped == [("sum", True)], query
 
 
-@EACH_QUERY
-def test_utilizations_are_neither_added_up_nor_averaged_over_instances(kind, panel, expr):
-    for each in selectors(expr):
+@EACH_BOARD
+def test_utilizations_are_neither_added_up_nor_averaged_over_instances(kind):
+    for each, query in selectors_of(BOARDS[kind]):
         if each.metric == SIGNALS["kv_utilization"].metric:
-            assert {op for op, _ in each.aggregations} == {"max"}
+            assert {op for op, _ in each.aggregations} == {"max"}, query
 
 
-@EACH_QUERY
-def test_signals_have_the_selector_and_the_variables(kind, panel, expr):
+@EACH_BOARD
+def test_signals_have_the_selector_and_the_variables(kind):
     labels = {"cluster", "namespace", "pod", "instance"}
-    for each in selectors(expr):
+    for each, query in selectors_of(BOARDS[kind]):
         if each.metric.startswith("llm_"):
-            assert labels | {"model", "version"} <= each.labels
+            assert labels | {"model", "version"} <= each.labels, query
         if each.metric.startswith(("slo:", "ALERTS")):
-            assert {"service", "model"} & each.labels
+            assert {"service", "model"} & each.labels, query
         if each.metric.startswith(("tokenslo_source", "process_", "tokenslo_build")):
-            assert each.labels & {*labels, "model"} == labels
+            assert each.labels & {*labels, "model"} == labels, query
 
 
 @EACH_BOARD
@@ -143,52 +150,58 @@ def expected_units(each, signal: Signal | None):
     return UNITS[signal.unit]
 
 
-@EACH_QUERY
-def test_units_are_those_of_the_catalogue(kind, panel, expr):
-    if panel["type"] == "table" or "/" in expr:
-        return
+@EACH_BOARD
+def test_units_are_those_of_the_catalogue(kind):
     by_metric = {signal.metric: signal for signal in SIGNALS.values()}
-    unit = panel["fieldConfig"]["defaults"].get("unit")
-    for each in selectors(expr):
-        base = re.sub(r"_(bucket|sum|count)$", "", each.metric)
-        signal = by_metric.get(base)
-        if panel["type"] == "heatmap":
-            assert panel["options"]["yAxis"]["unit"] == "s" == signal.unit
-        elif signal and signal.kind == "histogram" and "histogram_quantile" in each.functions:
-            assert unit == "s"
-        elif signal and signal.kind == "histogram":
-            assert unit == "cps"
-        elif signal and panel["type"] == "timeseries":
-            assert unit in expected_units(each, signal)
-        elif each.metric.endswith("_seconds") and each.metric in OWN_METRICS:
-            assert unit == "s"
+    for panel, expr in queries_of(BOARDS[kind]):
+        if panel["type"] == "table" or "/" in expr:
+            continue
+        unit = panel["fieldConfig"]["defaults"].get("unit")
+        for each in selectors(expr):
+            base = re.sub(r"_(bucket|sum|count)$", "", each.metric)
+            signal = by_metric.get(base)
+            query = f"{panel['title']}: {expr}"
+            if panel["type"] == "heatmap":
+                assert panel["options"]["yAxis"]["unit"] == "s" == signal.unit, query
+            elif signal and signal.kind == "histogram" and "histogram_quantile" in each.functions:
+                assert unit == "s", query
+            elif signal and signal.kind == "histogram":
+                assert unit == "cps", query
+            elif signal and panel["type"] == "timeseries":
+                assert unit in expected_units(each, signal), query
+            elif each.metric.endswith("_seconds") and each.metric in OWN_METRICS:
+                assert unit == "s", query
 
 
-@EACH_PANEL
-def test_every_panel_has_title_unit_and_data_source(kind, panel):
+@EACH_BOARD
+def test_every_panel_has_title_unit_and_data_source(kind):
     chosen = {"type": "prometheus", "uid": "${datasource}"}
-    assert 3 <= len(panel["title"]) <= 50
-    assert panel["datasource"] == chosen
-    assert [target["datasource"] for target in panel["targets"]] == [chosen] * len(panel["targets"])
-    if panel["type"] in ("timeseries", "table", "stat"):
-        assert panel["fieldConfig"]["defaults"]["unit"]
+    for panel in panels_of(BOARDS[kind]):
+        title = panel["title"]
+        assert 3 <= len(title) <= 50, title
+        assert panel["datasource"] == chosen, title
+        assert all(target["datasource"] == chosen for target in panel["targets"]), title
+        if panel["type"] in ("timeseries", "table", "stat"):
+            assert panel["fieldConfig"]["defaults"]["unit"], title
 
 
-@EACH_PANEL
-def test_every_description_is_one_or_two_short_sentences(kind, panel):
-    text = panel["description"]
-    assert text.endswith(".")
-    assert 1 <= len(re.findall(r"[.](?= |$)", text)) <= 2
-    assert len(text) <= 220
+@EACH_BOARD
+def test_every_description_is_one_or_two_short_sentences(kind):
+    for panel in panels_of(BOARDS[kind]):
+        text = panel["description"]
+        assert text.endswith("."), panel["title"]
+        assert 1 <= len(re.findall(r"[.](?= |$)", text)) <= 2, panel["title"]
+        assert len(text) <= 220, panel["title"]
 
 
-@EACH_PANEL
-def test_a_panel_without_data_says_why(kind, panel):
-    text = panel["fieldConfig"]["defaults"]["noValue"]
-    signals = any("llm_" in target["expr"] for target in panel["targets"])
-    assert text
-    if panel["type"] == "timeseries" and "tenants" not in text:
-        assert ('"Not measured here"' in text) == signals
+@EACH_BOARD
+def test_a_panel_without_data_says_why(kind):
+    for panel in panels_of(BOARDS[kind]):
+        text = panel["fieldConfig"]["defaults"]["noValue"]
+        signals = any("llm_" in target["expr"] for target in panel["targets"])
+        assert text, panel["title"]
+        if panel["type"] == "timeseries" and "tenants" not in text:
+            assert ('"Not measured here"' in text) == signals, panel["title"]
 
 
 @EACH_BOARD
@@ -229,10 +242,11 @@ def test_panels_neither_overlap_nor_leave_the_grid(kind):
         assert not one & other
 
 
-@EACH_PANEL
-def test_titles_are_not_cut_at_900_pixels(kind, panel):
+@EACH_BOARD
+def test_titles_are_not_cut_at_900_pixels(kind):
     """A column is 37.5 pixels wide there, the margins of a panel 48 and a character 7.2."""
-    assert len(panel["title"]) <= (37.5 * panel["gridPos"]["w"] - 48) / 7.2
+    for panel in panels_of(BOARDS[kind]):
+        assert len(panel["title"]) <= (37.5 * panel["gridPos"]["w"] - 48) / 7.2, panel["title"]
 
 
 @EACH_BOARD

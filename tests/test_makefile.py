@@ -38,3 +38,17 @@ def test_alone_tests_can_be_excluded() -> None:
     done = subprocess.run(make, cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.count("pytest") == 1
     assert '-m "not alone and long"' in done.stdout
+
+
+@pytest.mark.skipif(not shutil.which("make"), reason="needs make")
+def test_tests_run_with_bytecode_whatever_the_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\necho "[$PYTHONDONTWRITEBYTECODE]" >> {tmp_path}/runs\n')
+    python.chmod(0o755)
+    (tmp_path / "ready").touch()
+    make = ["make", "test", f"BIN={tmp_path}", f"READY={tmp_path}/ready"]
+    subprocess.run(make, cwd=ROOT, check=True)
+    assert (tmp_path / "runs").read_text() == "[]\n[]\n"
