@@ -7,6 +7,7 @@ import json
 import math
 import threading
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -15,7 +16,14 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from lab.load import Load, LoadSettings, LoadSummary, running_load
+from lab.load import (
+    Load,
+    LoadPhase,
+    LoadSettings,
+    LoadSummary,
+    LoadTarget,
+    running_load,
+)
 from tests.polling import until, wait_until
 
 FIRST = 0.04
@@ -38,11 +46,20 @@ STAYING = LoadSettings(
 
 @dataclass
 class PacedServer:
-    """Streams `max_tokens` tokens, the first after FIRST seconds, the others GAP apart."""
+    """Streams `max_tokens` tokens, the first after FIRST seconds, the others GAP apart.
+
+    It responds with `statuses` to the first requests, and stalls streams at token `stall_after`.
+    """
 
     url: str = ""
     stuck: bool = False
+    stall_after: int | None = None
+    gap: float = GAP
+    padding: int = 0
+    statuses: list[int] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
     bodies: list[dict[str, Any]] = field(default_factory=list)
+    written: int = 0
     dropped: int = 0
     under_way: int = 0
     most_under_way: int = 0
@@ -50,6 +67,9 @@ class PacedServer:
     async def generate_stream(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
         self.bodies.append(body)
+        self.paths.append(request.path)
+        if self.statuses:
+            return web.Response(status=self.statuses.pop(0), text="<html>gateway</html>")
         if not isinstance(body["max_tokens"], int):
             return web.json_response({"error": "Unable to parse 'max_tokens'"}, status=400)
         self.under_way += 1
@@ -72,8 +92,11 @@ class PacedServer:
             if index == body.get("fail_after"):
                 await response.write(event(error="the engine failed"))
                 return response
-            await response.write(event(model_name="m", text_output=f"token{index} "))
-            await asyncio.sleep(GAP)
+            if index == self.stall_after:
+                await asyncio.sleep(3600)
+            await response.write(event(text_output=f"token{index} ", pad="x" * self.padding))
+            self.written += 1
+            await asyncio.sleep(self.gap)
         return response
 
 
@@ -85,7 +108,7 @@ def event(**content: str) -> bytes:
 async def serving() -> AsyncIterator[PacedServer]:
     server = PacedServer()
     app = web.Application()
-    app.router.add_post("/v2/models/tensorrt_llm/generate_stream", server.generate_stream)
+    app.router.add_post("/v2/models/{path:.*}", server.generate_stream)
     runner = web.AppRunner(app, handler_cancellation=True)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -207,6 +230,145 @@ async def test_running_load_runs_in_a_thread_and_is_stopped() -> None:
         summary = await asyncio.to_thread(watch)
     assert summary.requests >= 5
     assert "load" not in {thread.name for thread in threading.enumerate()}
+
+
+async def test_clients_retry_the_same_prompt_after_timeouts() -> None:
+    settings = replace(STAYING, requests=2, request_seconds=0.05, retries=2, backoff_seconds=0.01)
+    async with serving() as server:
+        server.stuck = True
+        summary = await Load(server.url, settings).run()
+    assert outcomes(summary) == {"timeout": 6}
+    assert summary.retries == 4
+    prompts = [body["text_input"] for body in server.bodies]
+    assert prompts == [prompts[0]] * 3 + [prompts[3]] * 3
+    assert prompts[0] != prompts[3]
+
+
+async def test_clients_retry_failures_and_429_but_no_other_rejection() -> None:
+    settings = replace(STAYING, requests=1, retries=3, backoff_seconds=0.01)
+    async with serving() as server:
+        server.statuses = [503, 429]
+        recovered = await Load(server.url, settings).run()
+        rejected = await Load(server.url, replace(settings, invalid=1)).run()
+    unreachable = await Load(server.url, settings).run()
+    assert outcomes(recovered) == {"failed_before_first_token": 1, "rejected": 1, "ok": 1}
+    assert outcomes(rejected) == {"rejected": 1}
+    assert outcomes(unreachable) == {"unreachable": 4}
+
+
+async def test_backoff_doubles() -> None:
+    settings = replace(STAYING, requests=1, retries=3, backoff_seconds=0.04)
+    started = time.monotonic()
+    await Load("http://127.0.0.1:1", settings).run()
+    assert time.monotonic() - started >= 0.5 * (0.04 + 0.08 + 0.16)
+
+
+async def test_idle_timeout_ends_a_stall_but_no_slow_stream() -> None:
+    settings = replace(STAYING, requests=1, idle_seconds=0.3, max_tokens=(40,))
+    async with serving() as server:
+        slow = await Load(server.url, settings).run()
+        server.stall_after = 2
+        stalled = await Load(server.url, settings).run()
+    assert outcomes(slow) == {"ok": 1}
+    assert outcomes(stalled) == {"timeout": 1}
+    assert stalled.tokens == 2
+
+
+async def test_clients_disconnect_from_a_healthy_stream_at_an_age() -> None:
+    settings = replace(
+        STAYING, requests=2, disconnect_by_age=1, disconnect_ages=(0.2, 0.25), max_tokens=(10_000,)
+    )
+    async with serving() as server:
+        summary = await Load(server.url, replace(settings, retries=2)).run()
+        await until(lambda: server.dropped == 2)
+    assert outcomes(summary) == {"disconnected_mid_stream": 2}
+
+
+async def test_a_slow_reader_blocks_the_server() -> None:
+    settings = replace(STAYING, requests=1, max_tokens=(400,), request_seconds=0.5)
+    async with serving() as server:
+        server.gap, server.padding = 0, 1000
+        fast = await Load(server.url, settings).run()
+        assert (outcomes(fast), server.written) == ({"ok": 1}, 400)
+        slow = await Load(server.url, replace(settings, slow_readers=1)).run()
+    assert outcomes(slow) == {"timeout": 1}
+    assert slow.tokens == 0  # 500 bytes per second
+    assert server.written - 400 < 200  # what fits into buffers: 64 KB of the server, the kernel's
+
+
+async def test_load_follows_its_phases() -> None:
+    quiet = replace(STAYING, rate=0, requests=1_000, seconds=0.6)
+    phases = (
+        LoadPhase(0.1, replace(quiet, rate=100, concurrency=9, prompt_words=(7,))),
+        LoadPhase(0.25, replace(quiet, rate=math.inf, concurrency=2, prompt_words=(9,))),
+        LoadPhase(0.4, replace(quiet, rate=0)),
+    )
+    async with serving() as server:
+        await Load(server.url, quiet, phases).run()
+    lengths = [len(body["text_input"].split()) for body in server.bodies]
+    assert set(lengths) == {7, 9}
+    assert lengths == sorted(lengths)
+
+
+async def test_switch_changes_a_running_load_from_another_thread() -> None:
+    async with serving() as server:
+
+        def play() -> LoadSummary:
+            paused = replace(STAYING, rate=0, requests=1_000, seconds=20)
+            with running_load(Load(server.url, paused)) as load:
+                load.switch(replace(paused, rate=math.inf))
+                wait_until(lambda: load.summary().requests)
+                load.switch(replace(paused, rate=math.inf, invalid=1))
+                wait_until(lambda: load.summary().outcomes["rejected"])
+            return load.summary()
+
+        summary = await asyncio.to_thread(play)
+    assert summary.outcomes["ok"]
+
+
+async def test_requests_are_shared_between_models_and_versions() -> None:
+    targets = (LoadTarget(0.25, "tensorrt_llm", "2"), LoadTarget(0.25, "draft"))
+    settings = replace(STAYING, concurrency=100, requests=200, max_tokens=(1,))
+    async with serving() as server:
+        await Load(server.url, replace(settings, other_targets=targets)).run()
+    counts = Counter(path.removeprefix("/v2/models/") for path in server.paths)
+    assert set(counts) == {
+        "tensorrt_llm/generate_stream",
+        "tensorrt_llm/versions/2/generate_stream",
+        "draft/generate_stream",
+    }
+    assert 25 < counts["tensorrt_llm/versions/2/generate_stream"] < 75
+    assert 25 < counts["draft/generate_stream"] < 75
+
+
+async def test_the_seed_determines_requests_whatever_their_order() -> None:
+    settings = replace(
+        STAYING, requests=30, prompt_words=(3, 5, 8), max_tokens=(1, 2, 3), retries=1, invalid=0.2
+    )
+
+    async def bodies(**changes: Any) -> list[str]:
+        async with serving() as server:
+            await Load(server.url, replace(settings, **changes)).run()
+        return sorted(json.dumps(body) for body in server.bodies)
+
+    first = await bodies(concurrency=30)
+    assert first == await bodies(concurrency=7)
+    assert first != await bodies(concurrency=30, seed=1)
+
+
+@pytest.mark.parametrize(
+    ("shares", "message"),
+    [
+        ({"slow_readers": 0.6, "invalid": 0.6}, "shares of clients' behaviours add up to more"),
+        (
+            {"other_targets": (LoadTarget(0.7, "a"), LoadTarget(0.7, "b"))},
+            "shares of other_targets add up to more",
+        ),
+    ],
+)
+def test_shares_above_one_are_refused(shares: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(STAYING, **shares)
 
 
 @pytest.mark.parametrize(
