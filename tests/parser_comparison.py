@@ -18,7 +18,7 @@ def number(value: float) -> float | str:
     return "NaN" if math.isnan(value) else float(value)
 
 
-def in_their_terms(families: Mapping[str, ParsedFamily]) -> Plain:
+def as_prometheus_client(families: Mapping[str, ParsedFamily]) -> Plain:
     """Name families as prometheus_client does: counters without _total, their samples with it."""
     plain: Plain = {}
     for family in families.values():
@@ -32,7 +32,7 @@ def in_their_terms(families: Mapping[str, ParsedFamily]) -> Plain:
     return plain
 
 
-def theirs(body: bytes) -> Plain:
+def by_prometheus_client(body: bytes) -> Plain:
     return {
         metric.name: (
             metric.type,

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from slos.initial_file import MeasuredModel, MeasuredSignal, text
 from slos.load import load_file
 
-EDGES = (0.1, 0.25, 0.5, 1.0, inf)
-TTFT = MeasuredSignal("exact", boundaries=EDGES, counts=(100.0, 800.0, 960.0, 1000.0, 1000.0))
+BOUNDARIES = (0.1, 0.25, 0.5, 1.0, inf)
+TTFT = MeasuredSignal("exact", boundaries=BOUNDARIES, counts=(100.0, 800.0, 960.0, 1000.0, 1000.0))
 GONE = MeasuredSignal("unavailable", "no metric has it", "give the sidecar --tap")
 
 
@@ -78,7 +78,7 @@ def test_streams_add_goodput_and_completion(tmp_path: Path) -> None:
     signals = {
         "ttft": TTFT,
         "tpot": MeasuredSignal(
-            "exact", boundaries=EDGES, counts=(990.0, 1000.0, 1000.0, 1000.0, 1000.0)
+            "exact", boundaries=BOUNDARIES, counts=(990.0, 1000.0, 1000.0, 1000.0, 1000.0)
         ),
         "streams": MeasuredSignal(
             "exact", values={"ok": 940.0, "error": 60.0, "disconnected": 90.0}
@@ -97,7 +97,7 @@ def test_without_measured_signals_there_is_no_objective() -> None:
 
 
 def test_without_traffic_comments_recommend_another_run(tmp_path: Path) -> None:
-    idle = MeasuredSignal("exact", boundaries=EDGES, counts=(0.0,) * 5)
+    idle = MeasuredSignal("exact", boundaries=BOUNDARIES, counts=(0.0,) * 5)
     made, found = written(
         tmp_path, MeasuredModel("m", {"ttft": idle, "requests": MeasuredSignal("exact")})
     )
@@ -108,7 +108,7 @@ def test_without_traffic_comments_recommend_another_run(tmp_path: Path) -> None:
 
 def test_latencies_beyond_the_last_boundary_are_commented(tmp_path: Path) -> None:
     slow = MeasuredSignal(
-        "estimate", "read late", boundaries=EDGES, counts=(0.0, 0.0, 0.0, 100.0, 1000.0)
+        "estimate", "read late", boundaries=BOUNDARIES, counts=(0.0, 0.0, 0.0, 100.0, 1000.0)
     )
     made, found = written(tmp_path, MeasuredModel("m", {"ttft": slow}))
     flat = " ".join(made.replace("#", "").split())
@@ -120,7 +120,7 @@ def test_latencies_beyond_the_last_boundary_are_commented(tmp_path: Path) -> Non
 
 def test_a_histogram_without_boundaries_is_skipped(tmp_path: Path) -> None:
     bare = MeasuredSignal("exact", boundaries=(inf,), counts=(5.0,))
-    whole = MeasuredSignal("exact", boundaries=EDGES, counts=(0.0, 0.0, 0.0, 5.0, 5.0))
+    whole = MeasuredSignal("exact", boundaries=BOUNDARIES, counts=(0.0, 0.0, 0.0, 5.0, 5.0))
     _, found = written(tmp_path, MeasuredModel("m", {"ttft": bare, "e2e": whole}))
     assert list(found["m"]) == ["whole-answer"]
 
@@ -132,7 +132,7 @@ names = st.text(
 ).filter(lambda name: "\ufeff" not in name)
 histograms = st.lists(st.integers(0, 500), min_size=5, max_size=5).map(
     lambda rises: MeasuredSignal(
-        "exact", boundaries=EDGES, counts=tuple(float(count) for count in accumulate(rises))
+        "exact", boundaries=BOUNDARIES, counts=tuple(float(count) for count in accumulate(rises))
     )
 )
 numbers = st.dictionaries(

@@ -14,13 +14,13 @@ from exporter.store.latency_history import LatencyRecorder, Lines
 from exporter.store.view import SignalState
 from tests.views import measured, unavailable, view
 
-EDGES = (0.1, 0.2, 0.4, inf)
+BOUNDARIES = (0.1, 0.2, 0.4, inf)
 
 
 def histogram(*counts: float) -> Distribution:
     """Return a histogram with these numbers of observations per bucket."""
     cumulative = tuple(sum(counts[: i + 1]) for i in range(len(counts)))
-    return Distribution(EDGES, cumulative, 0.1 * sum(counts))
+    return Distribution(BOUNDARIES, cumulative, 0.1 * sum(counts))
 
 
 def ttft(*counts: float, model: str = "llama") -> SignalState:

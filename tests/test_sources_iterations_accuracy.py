@@ -31,7 +31,7 @@ from promql.histogram import histogram_quantile
 
 QUANTILES = (0.5, 0.9, 0.99)
 TOLERANCE = 0.10
-EDGES = [0.001 * 1.01**step for step in range(930)]
+BOUNDARIES = [0.001 * 1.01**step for step in range(930)]
 SECONDS = 40.0
 EPOCH = 1_795_000_000.0
 
@@ -152,7 +152,7 @@ def run(server: SimulatedServer, arrivals: Arrivals) -> EngineRun:
 
 
 def evaluated(written: list[Json]) -> tuple[EngineState, dict[str, Measurement]]:
-    engine = EngineState({"itl": EDGES})
+    engine = EngineState({"itl": BOUNDARIES})
     for value in written:
         record = read_record(value)
         assert record is not None

@@ -25,14 +25,16 @@ TEXT = st.text(max_size=8) | st.sampled_from(['a"b', "a\\b", "a\nb", "é", "\U00
 LABELS = st.dictionaries(st.sampled_from(["model", "version", "a", "z", "outcome"]), TEXT)
 # Without -0.0: the writer keeps the text of a family whose values are equal to those before.
 NUMBERS = st.floats().map(lambda value: value + 0.0) | st.integers(0, 10**12).map(float)
-EDGES = st.lists(st.floats(0, 1e9), unique=True, max_size=4).map(lambda e: (*sorted(e), inf))
+BOUNDARIES = st.lists(st.floats(0, 1e9), unique=True, max_size=4).map(lambda e: (*sorted(e), inf))
 
 
 @st.composite
 def distributions(draw: st.DrawFn) -> Distribution:
-    edges = draw(EDGES)
-    counts = draw(st.lists(st.integers(0, 10**7), min_size=len(edges), max_size=len(edges)))
-    return Distribution(edges, tuple(map(float, accumulate(counts))), draw(NUMBERS))
+    boundaries = draw(BOUNDARIES)
+    counts = draw(
+        st.lists(st.integers(0, 10**7), min_size=len(boundaries), max_size=len(boundaries))
+    )
+    return Distribution(boundaries, tuple(map(float, accumulate(counts))), draw(NUMBERS))
 
 
 @st.composite

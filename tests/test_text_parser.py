@@ -26,7 +26,12 @@ from prometheus_client.core import (
 )
 
 from exporter.sources.exposition.text_parser import ExpositionError, ParsedFamily, read
-from tests.parser_comparison import in_their_terms, our_samples, their_samples, theirs
+from tests.parser_comparison import (
+    as_prometheus_client,
+    by_prometheus_client,
+    our_samples,
+    their_samples,
+)
 from tests.traced_memory import traced_memory
 
 CAPTURES = sorted(
@@ -279,7 +284,7 @@ def test_captures_are_read_as_by_prometheus_client(path: Path) -> None:
     body = path.read_bytes()
     families = read(body)
     assert families
-    assert in_their_terms(families) == theirs(body)
+    assert as_prometheus_client(families) == by_prometheus_client(body)
 
 
 names = st.from_regex(r"[a-zA-Z_:][a-zA-Z0-9_:]{0,8}", fullmatch=True).filter(
@@ -357,7 +362,7 @@ def test_generated_text_is_read_as_by_prometheus_client(
     families: list[tuple[list[str], list[str]]], end: str
 ) -> None:
     body = body_of([line for family in families for part in family for line in part], end)
-    assert in_their_terms(read(body)) == theirs(body)
+    assert as_prometheus_client(read(body)) == by_prometheus_client(body)
 
 
 @patient
@@ -386,7 +391,9 @@ def test_wanted_families_equal_a_selection_of_all(
     wanted = data.draw(st.lists(st.sampled_from([*everything, "absent"])))
     some = read(body, wanted)
     assert list(some) == [name for name in everything if name in wanted]
-    assert in_their_terms(some) == in_their_terms({name: everything[name] for name in some})
+    assert as_prometheus_client(some) == as_prometheus_client(
+        {name: everything[name] for name in some}
+    )
 
 
 @st.composite
@@ -430,7 +437,7 @@ def registries(draw: st.DrawFn) -> CollectorRegistry:
 @given(registries())
 def test_output_of_prometheus_client_is_read_back(registry: CollectorRegistry) -> None:
     body = prometheus_client.generate_latest(registry)
-    assert in_their_terms(read(body)) == theirs(body)
+    assert as_prometheus_client(read(body)) == by_prometheus_client(body)
 
 
 # --- broken bodies -----------------------------------------------------------------------------

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.truth.over_http import Answer, HttpClientRequest, HttpStreamClient, Manner
-from tests.truth.seen import Seen, counts, first_tokens, gaps
+from tests.truth.client_record import ClientRecord, counts, first_tokens, gaps
+from tests.truth.over_http import HttpClientRequest, HttpResponseReader, HttpStreamClient, Manner
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 END = b"0\r\n\r\n"
@@ -21,7 +21,7 @@ END = b"0\r\n\r\n"
 
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let clients leave however late it is: nothing crosses their leaving here."""
+    """Let clients disconnect at any age of a token: no other token is in flight here."""
     monkeypatch.setattr("tests.truth.over_http.FRESH_SECONDS", 60.0)
 
 
@@ -71,7 +71,7 @@ def reset(connection: socket.socket) -> None:
 def test_response_is_the_same_in_any_segmentation() -> None:
     whole = HEAD + chunk({"a": 1}) + chunk(b"[DONE]") + END
     for size in range(1, len(whole) + 1):
-        answer = Answer()
+        answer = HttpResponseReader()
         segments = (whole[at : at + size] for at in range(0, len(whole), size))
         events = [event for segment in segments for event in answer.feed(segment)]
         assert events == [b'{"a": 1}', b"[DONE]"]
@@ -130,7 +130,7 @@ def test_client_too_late_to_disconnect_reports_a_complete_response(
         client = HttpStreamClient(port, HttpClientRequest("chat", "m", 9, manner))
         monkeypatch.setattr(
             "tests.truth.over_http.time.sleep",
-            lambda _: select.select([client._socket], [], [], 5),
+            lambda _: select.select([client.socket], [], [], 5),
         )
         seen = client.run()
     assert (seen.outcome, seen.reason, seen.tokens) == ("ok", "stop", 1)
@@ -151,10 +151,12 @@ def test_server_may_respond_after_a_half_close() -> None:
 
 def test_expected_counters_of_client_results() -> None:
     every = [
-        Seen("m", "end", sent=1.0, arrivals=[1.5, 1.75], tokens=2, outcome="ok", reason="STOP"),
-        Seen("m", "close", sent=1.0, arrivals=[2.0], tokens=1, outcome="disconnected"),
-        Seen("m", "close early", sent=1.0, outcome="disconnected"),
-        Seen("m", "end", streaming=False, tokens=3, outcome="ok", reason="STOP"),
+        ClientRecord(
+            "m", "end", sent=1.0, arrivals=[1.5, 1.75], tokens=2, outcome="ok", reason="STOP"
+        ),
+        ClientRecord("m", "close", sent=1.0, arrivals=[2.0], tokens=1, outcome="disconnected"),
+        ClientRecord("m", "close early", sent=1.0, outcome="disconnected"),
+        ClientRecord("m", "end", streaming=False, tokens=3, outcome="ok", reason="STOP"),
     ]
     lines = [
         f"{name}{{{','.join(f'{key}={value}' for key, value in labels if key != 'model')}}} {count}"

@@ -115,7 +115,7 @@ def by_http(
     return times
 
 
-def leave_http(triton: Triton, model: str, after: float, **more: int) -> None:
+def disconnect_http(triton: Triton, model: str, after: float, **more: int) -> None:
     """Send a request, and disconnect after ``after`` seconds."""
     connection = HTTPConnection("127.0.0.1", triton.ports[0])
     body = json.dumps({"text_input": "some words", **more})
@@ -132,8 +132,8 @@ def by_grpc(
     *,
     text: str = "some words",
     requests: int = 1,
-    ask_for_final: bool = False,
-    leave_after: float | None = None,
+    final: bool = False,
+    disconnect_after: float | None = None,
 ) -> list[list[float]]:
     """Send requests on one stream, 50 ms apart.
 
@@ -151,14 +151,14 @@ def by_grpc(
                     _tensor("text_input", "BYTES", text.encode()),
                     _tensor("max_tokens", "INT32", words),
                 ],
-                enable_empty_final_response=ask_for_final,
+                enable_empty_final_response=final,
             )
-            if leave_after is not None:
-                time.sleep(leave_after)
+            if disconnect_after is not None:
+                time.sleep(disconnect_after)
                 client.stop_stream(cancel_requests=True)
                 return []
             expected = min(words, 3) if text == "mid" else words
-            times = [came.get(timeout=30) - began for _ in range(expected + ask_for_final)]
+            times = [came.get(timeout=30) - began for _ in range(expected + final)]
             found.append(times)
             time.sleep(0.05)
         client.stop_stream()
@@ -189,7 +189,7 @@ SCENARIOS: Mapping[str, tuple[Callable[[Triton], object], int]] = {
     "http_no_word": (lambda triton: by_http(triton, "streaming", max_tokens=0), 1),
     "http_mid_error": (lambda triton: by_http(triton, "streaming", "mid", max_tokens=9), 1),
     "http_first_error": (lambda triton: by_http(triton, "streaming", "error", max_tokens=9), 1),
-    "http_left": (lambda triton: leave_http(triton, "streaming", 0.07, max_tokens=50), 1),
+    "http_left": (lambda triton: disconnect_http(triton, "streaming", 0.07, max_tokens=50), 1),
     "http_context": (
         lambda triton: by_http(triton, "streaming", headers=TRACE_CONTEXT, max_tokens=2),
         1,
@@ -199,7 +199,7 @@ SCENARIOS: Mapping[str, tuple[Callable[[Triton], object], int]] = {
     "ensemble": (lambda triton: by_http(triton, "chained", max_tokens=3), 1),
     "called": (lambda triton: by_http(triton, "calling", max_tokens=3), 1),
     "grpc": (lambda triton: by_grpc(triton, "streaming", 4, requests=2), 2),
-    "grpc_final": (lambda triton: by_grpc(triton, "streaming", 4, ask_for_final=True), 1),
+    "grpc_final": (lambda triton: by_grpc(triton, "streaming", 4, final=True), 1),
     "grpc_mid_error": (lambda triton: by_grpc(triton, "streaming", 9, text="mid"), 1),
-    "grpc_left": (lambda triton: by_grpc(triton, "streaming", 50, leave_after=0.07), 1),
+    "grpc_left": (lambda triton: by_grpc(triton, "streaming", 50, disconnect_after=0.07), 1),
 }

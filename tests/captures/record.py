@@ -26,6 +26,7 @@ from tritonclient.utils import InferenceServerException
 from lab import triton
 from lab.engine_settings import EngineSettings
 from lab.repository import ModelSettings, write_repository
+from tests.polling import wait_until
 from tests.triton_models import ARGUMENTS, MODELS, write_models
 
 # Small enough for six requests to fill the batch and the queue.
@@ -104,8 +105,9 @@ class Recorder:
         """Load or unload models, and wait until that is done."""
         for model in models:
             self.request("POST", f"/v2/repository/models/{model}/{action}")
-        while b"LOADING" in self.request("POST", "/v2/repository/index"):
-            time.sleep(0.1)
+        wait_until(
+            lambda: b"LOADING" not in self.request("POST", "/v2/repository/index"), pause=0.1
+        )
 
 
 def at_once(calls: Sequence[Callable[[], None]]) -> None:

@@ -25,6 +25,7 @@ from lab import triton
 from lab.engine_settings import EngineSettings
 from lab.repository import write_repository
 from tests.captures.record_wire import Relay
+from tests.polling import wait_until
 from tests.triton_models import write_models
 
 MODELS = ("plain", "failing", "slow", "streaming")
@@ -58,7 +59,7 @@ class RecordedClient:
         gap: float = 0.0,
         wait_for: int = 0,
         each: bool = False,
-        ask_for_final: bool = False,
+        final: bool = False,
         cancel: bool = False,
         **options: Any,
     ) -> None:
@@ -70,7 +71,7 @@ class RecordedClient:
                     model,
                     _inputs(model, text, words),
                     request_id=request_id,
-                    enable_empty_final_response=ask_for_final,
+                    enable_empty_final_response=final,
                 )
                 time.sleep(gap)
                 for _ in range(wait_for * each):
@@ -116,8 +117,7 @@ def died(client: RecordedClient) -> None:
         "stream_for_long(sys.argv[1], int(sys.argv[2]))"
     )
     with subprocess.Popen([sys.executable, "-c", code, *client.url.split(":")]) as process:
-        while len(client.relay.lines) < 15:
-            time.sleep(0.01)
+        wait_until(lambda: len(client.relay.lines) >= 15)
         process.kill()
 
 
@@ -147,7 +147,7 @@ SCENARIOS: Mapping[str, Callable[[RecordedClient], None]] = {
     ),
     "stream": lambda to: to.stream(_streams("one"), wait_for=4),
     "at_once": lambda to: to.stream(
-        _streams("one", "two", "three"), gap=0.03, wait_for=15, ask_for_final=True
+        _streams("one", "two", "three"), gap=0.03, wait_for=15, final=True
     ),
     "in_turn": lambda to: to.stream(
         _streams("one", "one", "two", ids=""), gap=0.01, wait_for=4, each=True
@@ -155,12 +155,12 @@ SCENARIOS: Mapping[str, Callable[[RecordedClient], None]] = {
     "whole": lambda to: to.stream(
         [("a", "plain", "one"), ("b", "plain", "two"), ("", "plain", "three")], wait_for=3
     ),
-    "empty": lambda to: to.stream(_streams("one"), words=0, wait_for=1, ask_for_final=True),
+    "empty": lambda to: to.stream(_streams("one"), words=0, wait_for=1, final=True),
     "errors": lambda to: to.stream(
         [("x", "absent", "one"), *_streams("error", "raise", "mid", "one")],
         gap=0.01,
         wait_for=11,
-        ask_for_final=True,
+        final=True,
     ),
     "errors_without_ids": lambda to: to.stream(
         _streams("mid", "one", ids=""), gap=0.01, wait_for=7
@@ -173,7 +173,7 @@ SCENARIOS: Mapping[str, Callable[[RecordedClient], None]] = {
         _streams("many words " * 50), wait_for=4, compression_algorithm="gzip"
     ),
     "engine": lambda to: to.stream(
-        [("a", "tensorrt_llm", "some words")], words=5, wait_for=6, ask_for_final=True
+        [("a", "tensorrt_llm", "some words")], words=5, wait_for=6, final=True
     ),
     "closed_by_error": lambda to: to.stream(
         _streams("mid"), wait_for=3, headers={"triton_grpc_error": "true"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -23,6 +22,7 @@ from lab.alertmanager import Alertmanager
 from slos.causes import CAUSE_ALERTS
 from slos.model import PolicyStep
 from slos.plan import plan
+from tests.polling import read_until
 
 SELECTED = 'model="llama",namespace="prod"'
 MINUTES = 60
@@ -539,13 +539,8 @@ def test_pages_inhibit_tickets_of_their_objective_and_never_causes(
     if manager_file == SHARED:  # it has no earlier steps, as those of services differ
         silenced = tuple(labels for labels in silenced if labels != HALF)
     wanted = {key(labels): "suppressed" if labels in silenced else "active" for labels in sent}
-    found = states(manager)
-    for _ in range(50):  # Alertmanager processes alerts one after the other
-        if found == wanted:
-            break
-        time.sleep(0.1)
-        found = states(manager)
-    assert found == wanted
+    # Alertmanager processes alerts one after the other.
+    assert read_until(lambda: states(manager), lambda found: found == wanted, 5, 0.1) == wanted
 
 
 def key(labels: Mapping[str, str]) -> frozenset[tuple[str, str]]:

@@ -182,12 +182,11 @@ def test_every_query_of_every_dashboard_returns_data(
     ]
 
     def all_have_data() -> bool:
-        time.sleep(1)  # between two rounds of queries
         wanted[:] = [each for each in wanted if not history.has_data(each.expr)]
         return not wanted
 
     with suppress(AssertionError):  # the queries say more
-        wait_until(all_have_data, PATIENCE_SECONDS)
+        wait_until(all_have_data, PATIENCE_SECONDS, 1)
     assert wanted == []
 
 

@@ -8,9 +8,9 @@ import re
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -96,12 +96,15 @@ def without_data(url: str, queries: set[str]) -> set[str]:
 
 
 def eventually_all_with_data(url: str, queries: set[str]) -> set[str]:
-    """Wait until every query returns something; return those that never do."""
-    end = time.monotonic() + PATIENCE_SECONDS
-    missing = without_data(url, queries)
-    while missing and time.monotonic() < end:
-        time.sleep(2)
-        missing = without_data(url, missing)
+    """Wait until every query returns data; return those that never do."""
+    missing = set(queries)
+
+    def all_have_data() -> bool:
+        missing.intersection_update(without_data(url, missing))
+        return not missing
+
+    with suppress(AssertionError):
+        wait_until(all_have_data, PATIENCE_SECONDS, 2)
     return missing
 
 
@@ -199,9 +202,9 @@ def test_ctrl_c_stops_all_processes_and_prints_a_summary(tmp_path: Path) -> None
         assert process.stdout
         name, url = next(filter(None, map(str.split, process.stdout)))[-2:]
         assert name == "page"
-        status, _ = get(urlsplit(url).port or 0, "/healthz")  # lives while it is printed
-        assert status == 200
-        time.sleep(3)
+        port = urlsplit(url).port or 0
+        assert get(port, "/healthz")[0] == 200  # lives while it is printed
+        wait_until(lambda: 'outcome="ok"' in get(port, "/metrics")[1], PATIENCE_SECONDS, 0.1)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=30)
     assert (process.returncode, err) == (0, "")

@@ -25,7 +25,13 @@ from lab.process import get
 from lab.prometheus import Prometheus
 from lab.repository import write_repository
 from lab.triton import Triton
-from tests.integration.test_live_readiness import LLM, _stub, send_request, sidecar
+from tests.integration.test_live_readiness import (
+    LLM,
+    eventually_metric,
+    model_process,
+    send_request,
+    sidecar,
+)
 from tests.packet_capture import need_capture
 from tests.rule_values.replay import replaying
 from tests.rule_values.rule_files import firing, generated_rules, history, parsed
@@ -93,15 +99,15 @@ def test_a_hang_in_which_nothing_ends_pages_within_5_minutes(
             clients = [threading.Thread(target=send_request, args=(server, 300)) for _ in range(12)]
             for client in clients:
                 client.start()
-            time.sleep(2)
-            stub = _stub(server)
-            os.kill(stub, signal.SIGSTOP)
+            eventually_metric(running, f'llm_live_streams{{model="{LLM}",version="1"}} 12.0')
+            process = model_process(server)
+            os.kill(process, signal.SIGSTOP)
             try:
                 for _ in range(STUCK_AFTER // PACE + 10):
                     scrapes.append(parsed(get(running.ports[0], "/metrics")[1]))
-                    time.sleep(1)
+                    time.sleep(1)  # the interval of scrapes
             finally:
-                os.kill(stub, signal.SIGCONT)
+                os.kill(process, signal.SIGCONT)
         for client in (*before, *clients):
             client.join()
     rules = generated_rules(slo, tmp_path / "out")

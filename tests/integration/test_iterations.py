@@ -22,7 +22,7 @@ from promql.http_client import FetchLimits
 ENGINE = EngineSettings(
     step_seconds=0.010, sequence_seconds=0.0005, context_token_seconds=0.0001, kv_blocks=2000
 )
-EDGES = [0.001 * 1.02**step for step in range(460)]
+BOUNDARIES = [0.001 * 1.02**step for step in range(460)]
 SECONDS = 4.0
 SERVERS = {
     "C++": ServeSettings(schema="tensorrt", read="one-fetch", prometheus="none"),
@@ -88,7 +88,7 @@ async def test_every_release_gives_the_true_itl(
         async with (
             aiohttp.ClientSession() as session,
             IterationsSource(
-                url, thresholds={"itl": EDGES}, limits=FetchLimits(timeout=2.0)
+                url, thresholds={"itl": BOUNDARIES}, limits=FetchLimits(timeout=2.0)
             ) as source,
         ):
             snapshot = await watch(source, asyncio.create_task(load(session, url, SECONDS)))
@@ -117,7 +117,7 @@ async def test_file_of_records_gives_the_true_itl(tmp_path: Path) -> None:
         url = f"http://127.0.0.1:{server.ports[0]}"
         async with (
             aiohttp.ClientSession() as session,
-            IterationsFileSource(str(records), thresholds={"itl": EDGES}) as source,
+            IterationsFileSource(str(records), thresholds={"itl": BOUNDARIES}) as source,
         ):
             snapshot = await watch(source, asyncio.create_task(load(session, url, 2.0)))
             async with session.get(f"{url}/lab/truth") as response:

@@ -20,6 +20,7 @@ from lab.load import Load, LoadSettings
 from lab.process import get
 from lab.repository import ModelSettings, write_repository
 from lab.triton import Triton
+from tests.polling import wait_until
 
 PATIENCE = 10.0
 REFRESH = 0.1
@@ -153,13 +154,6 @@ def gauge(server: Triton, family: str, value: str, model: str = "tensorrt_llm") 
     return metrics(server, model)[f"nv_trt_llm_{family}_metrics"][value]
 
 
-def until(condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "time-out"
-        time.sleep(0.02)
-
-
 def idle(server: Triton, model: str = "tensorrt_llm") -> bool:
     return gauge(server, "request", "active", model) == 0
 
@@ -202,11 +196,11 @@ def test_published_metrics_are_those_of_the_backends(server: Triton) -> None:
 
 
 def test_gauges_follow_the_engine_and_fall_when_it_is_idle(server: Triton) -> None:
-    until(lambda: idle(server))
+    wait_until(lambda: idle(server))
     with ThreadPoolExecutor() as pool:
         prompts = [f"{name} " * 40 for name in "abc"]
         streams = [pool.submit(stream, server, text_input=p, max_tokens=60) for p in prompts]
-        until(lambda: gauge(server, "inflight_batcher", "generation_requests") == 3)
+        wait_until(lambda: gauge(server, "inflight_batcher", "generation_requests") == 3)
         during = metrics(server)
         assert [len(running.result()) for running in streams] == [60] * 3
     assert during["nv_trt_llm_request_metrics"] == {
@@ -217,18 +211,18 @@ def test_gauges_follow_the_engine_and_fall_when_it_is_idle(server: Triton) -> No
     assert blocks["used"] + blocks["free"] == blocks["max"] == 160
     assert blocks["tokens_per"] == 32
     assert blocks["fraction"] == pytest.approx(blocks["used"] / 160)
-    until(lambda: idle(server))
+    wait_until(lambda: idle(server))
     after = metrics(server)
     assert after["nv_trt_llm_kv_cache_block_metrics"]["used"] == 0
     general = after["nv_trt_llm_general_metrics"]
     assert time.time() - 5 < general["timestamp"] / 1e6 < time.time()
-    time.sleep(3 * REFRESH)
+    time.sleep(3 * REFRESH)  # the period in which they may not change
     assert metrics(server)["nv_trt_llm_general_metrics"] == general
 
 
 def test_python_backend_publishes_time_in_seconds(server: Triton) -> None:
     stream(server, "python")
-    until(lambda: gauge(server, "general", "timestamp", "python") > 0)
+    wait_until(lambda: gauge(server, "general", "timestamp", "python") > 0)
     assert time.time() - 5 < gauge(server, "general", "timestamp", "python") < time.time()
 
 
@@ -259,13 +253,13 @@ def test_first_responses_are_timed_in_whole_milliseconds_errors_included(server:
 
 
 def test_client_disconnect_frees_its_slot_and_is_no_error(server: Triton) -> None:
-    until(lambda: idle(server))
+    wait_until(lambda: idle(server))
     before = metrics(server)
     with opened(server, max_tokens=4000) as response:
         assert [event["text_output"] for event, _ in zip(events(response), "ab", strict=False)]
-        until(lambda: not idle(server))
+        wait_until(lambda: not idle(server))
     left = time.monotonic()
-    until(lambda: idle(server))
+    wait_until(lambda: idle(server))
     assert time.monotonic() - left < 10  # its tokens take far longer
     after = metrics(server)
     assert after["nv_inference_request_failure"] == before["nv_inference_request_failure"]
@@ -281,9 +275,9 @@ def test_client_disconnect_frees_its_slot_and_is_no_error(server: Triton) -> Non
 def test_engine_that_ignores_cancellation_finishes_the_request(server: Triton) -> None:
     with opened(server, "ignoring", max_tokens=60) as response:
         assert next(events(response))
-    time.sleep(5 * REFRESH)
+    time.sleep(5 * REFRESH)  # the period in which they may not change
     assert not idle(server, "ignoring")
-    until(lambda: idle(server, "ignoring"))
+    wait_until(lambda: idle(server, "ignoring"))
     lengths = metrics(server, "ignoring")["nv_llm_output_token_len"]
     assert lengths["sum total_output_tokens"] == 60
 
@@ -293,8 +287,8 @@ def test_paused_sequences_finish_after_memory_pressure(
 ) -> None:
     with ThreadPoolExecutor() as pool:
         streams = [pool.submit(stream, server, "tight", max_tokens=12) for _ in range(2)]
-        until(lambda: gauge(server, "inflight_batcher", "paused_requests", "tight") == 1)
-        until(lambda: gauge(server, "request", "waiting", "tight") == 1)
+        wait_until(lambda: gauge(server, "inflight_batcher", "paused_requests", "tight") == 1)
+        wait_until(lambda: gauge(server, "request", "waiting", "tight") == 1)
         assert gauge(server, "request", "active", "tight") == 2
         assert [running.result() for running in streams] == [tokens(12)] * 2
 
@@ -330,16 +324,16 @@ def test_frozen_gauges_stay_active_while_tokens_flow_and_after(server: Triton) -
     with opened(server, "frozen", max_tokens=40) as response:
         arriving = events(response)
         next(arriving)
-        until(lambda: not idle(server, "frozen"))
+        wait_until(lambda: not idle(server, "frozen"))
         frozen = metrics(server, "frozen")["nv_trt_llm_general_metrics"]
         assert len(list(arriving)) == 39
-    time.sleep(3 * REFRESH)
+    time.sleep(3 * REFRESH)  # the period in which they may not change
     assert metrics(server, "frozen")["nv_trt_llm_general_metrics"] == frozen
     assert not idle(server, "frozen")
 
 
 def test_load_and_server_count_the_same(server: Triton) -> None:
-    until(lambda: idle(server))
+    wait_until(lambda: idle(server))
     before = metrics(server)["nv_llm_output_token_len"]
     settings = LoadSettings(
         rate=math.inf, concurrency=8, requests=60, max_tokens=(4, 8), prompt_words=(5, 50),

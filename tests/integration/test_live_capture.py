@@ -21,6 +21,7 @@ from tests import traced_triton
 from tests.client_times import agree, agree_with_load, chunk_times, load_of, outcomes
 from tests.event_log import WireLog
 from tests.packet_capture import need_capture
+from tests.polling import until
 
 pytestmark = pytest.mark.alone
 
@@ -48,9 +49,7 @@ async def capturing(*ports: int) -> AsyncIterator[WireLog]:
 
 
 async def ended(log: WireLog, count: int) -> None:
-    async with asyncio.timeout(10):
-        while sum(event[0] == "ended" for event in log.events) < count:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+    await until(lambda: sum(event[0] == "ended" for event in log.events) >= count)
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +81,7 @@ async def test_triton_over_grpc(test_triton: Triton) -> None:
 async def test_client_disconnect(test_triton: Triton) -> None:
     async with capturing(test_triton.ports[0]) as log:
         await asyncio.to_thread(
-            traced_triton.leave_http, test_triton, "streaming", after=0.2, max_tokens=WORDS
+            traced_triton.disconnect_http, test_triton, "streaming", after=0.2, max_tokens=WORDS
         )
         await ended(log, 1)
     (end,) = [event for event in log.events if event[0] == "ended"]

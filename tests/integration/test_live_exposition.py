@@ -7,7 +7,7 @@ from urllib.request import Request, urlopen
 
 from exporter.sources.exposition.text_parser import read
 from lab.triton import Triton
-from tests.parser_comparison import in_their_terms, theirs
+from tests.parser_comparison import as_prometheus_client, by_prometheus_client
 
 
 def fetch(url: str, **body: object) -> bytes:
@@ -22,7 +22,7 @@ def test_live_exposition_is_read_as_by_prometheus_client(test_triton: Triton) ->
         fetch(url, text_input="two words", max_tokens=3)
     body = fetch(test_triton.metrics)
     families = read(body)
-    assert in_their_terms(families) == theirs(body)
+    assert as_prometheus_client(families) == by_prometheus_client(body)
     assert families["vllm:time_to_first_token_seconds"].type == "histogram"
     wanted = {"nv_inference_request_success", "nv_inference_first_response_histogram_ms"}
     assert read(body, wanted) == {name: families[name] for name in families if name in wanted}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from http.client import HTTPConnection
 from pathlib import Path
@@ -21,6 +20,7 @@ from lab.process import HOST, ServerProcess, free_ports, get, serve
 from lab.repository import write_repository
 from lab.triton import Triton
 from lab.trtllm_serve.settings import ServeSettings
+from tests.polling import wait_until
 
 PATIENCE = 20.0
 # Prefill takes 30 ms for a prompt of this length and decode 20 ms for a token.
@@ -65,14 +65,6 @@ def answer(port: int, path: str, body: dict[str, object], **headers: str) -> tup
     text = response.read().decode()
     connection.close()
     return str(response.headers), text
-
-
-def eventually(check: Callable[[], object]) -> object:
-    end = time.monotonic() + PATIENCE
-    while not (found := check()) and time.monotonic() < end:
-        time.sleep(0.1)
-    assert found
-    return found
 
 
 def seconds(of: ProxySidecar, stage: str, model: str) -> float:
@@ -137,7 +129,7 @@ def test_triton_reports_timing_and_clients_get_unchanged_responses(
             )
             return count == 2 * REQUESTS + 1
 
-        eventually(asked_for_all_but_the_first)
+        wait_until(asked_for_all_but_the_first)
         # The engine's own clock: five gaps of 20 ms between six tokens.
         assert seconds(beside, "decode", "tensorrt_llm") == pytest.approx(0.1, abs=0.03)
         assert 0 < seconds(beside, "prefill", "tensorrt_llm") < 0.1
@@ -152,7 +144,7 @@ def test_without_injection_requests_are_unchanged(triton_server: Triton, tmp_pat
     with sidecar(tmp_path, triton_server.ports[0]) as beside:
         for _ in range(3):
             assert "_time_ns" not in answer(beside.proxy, STREAM, BODY)[1]
-        eventually(
+        wait_until(
             lambda: beside.value(r'llm_requests_total\{model="tensorrt_llm".*outcome="ok".*\}')
         )
         assert beside.value(r"llm_request_prefill_seconds_count\{.*\}") is None
@@ -180,7 +172,7 @@ def test_trtllm_serve_reports_timing_in_headers_and_events(
             assert has_timing != injecting
             assert ("[DONE]" in text) == streaming
         count = r'llm_request_queue_seconds_count\{model="chat",version=""\}'
-        eventually(lambda: beside.value(count) == REQUESTS)
+        wait_until(lambda: beside.value(count) == REQUESTS)
         reported = {stage: seconds(beside, stage, "chat") for stage in STAGES}
     ended = truth(look_alike, since)["requests"]
     assert len(ended) == REQUESTS

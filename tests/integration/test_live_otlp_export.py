@@ -6,7 +6,6 @@ import http.client
 import json
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ from lab.process import HOST, ServerProcess, get, serve
 from lab.repository import write_repository
 from lab.triton import Triton
 from lab.victoriametrics import VictoriaMetrics
+from tests.polling import read_until, wait_until
 from tests.triton_models import ARGUMENTS, write_models
 
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -140,18 +140,15 @@ def test_receiver_has_the_series_of_metrics(
     server: Triton, receiver: VictoriaMetrics, tmp_path: Path
 ) -> None:
     with sidecar(server, tmp_path, receiver.otlp, "300ms") as running:
-        _wait(lambda: get(running.ports[0], "/readyz")[0] == 200)
+        wait_until(lambda: is_ready(running))
         for _ in range(3):
             send_request(server, "plain", text_input="a b c")
             send_request(server, "vllm_llm", text_input="a b c", max_tokens=4)
             send_request(server, "tensorrt_llm", text_input="a b c", max_tokens=20, stream=True)
-        time.sleep(1.5)
-        shown = on_metrics(get(running.ports[0], "/metrics")[1])
-        time.sleep(1)
-        assert on_metrics(get(running.ports[0], "/metrics")[1]) == shown
-    wanted = as_pushed(shown, server)
+        settled = steady_metrics(running)
+    wanted = as_pushed(settled, server)
     # Received samples can be queried a moment later.
-    _wait(lambda: len(received(receiver)) == len(wanted), or_go_on=True)
+    read_until(lambda: len(received(receiver)), lambda count: count == len(wanted), 5, 0.1)
     pushed_series = received(receiver)
     assert pushed_series.keys() == wanted.keys()
     assert pushed_series == pytest.approx(wanted, rel=1e-12)
@@ -172,15 +169,13 @@ def test_receiver_has_the_series_of_metrics(
 def test_last_values_are_pushed_at_shutdown(
     server: Triton, receiver: VictoriaMetrics, tmp_path: Path
 ) -> None:
-    with sidecar(server, tmp_path, f"{receiver.otlp}/v1/metrics", "1h") as running:
-        _wait(lambda: get(running.ports[0], "/readyz")[0] == 200)
-        send_request(server, "vllm_llm", text_input="a b c", max_tokens=7)
-        time.sleep(1)
-        shown = on_metrics(get(running.ports[0], "/metrics")[1])
     labels = {"model": "vllm_llm", "version": "1", "direction": "output"}
     output = "llm_tokens_total", _labels(labels)
-    assert shown[output] == 7
-    _wait(lambda: received(receiver).get(output) == 7)
+    with sidecar(server, tmp_path, f"{receiver.otlp}/v1/metrics", "1h") as running:
+        wait_until(lambda: is_ready(running))
+        send_request(server, "vllm_llm", text_input="a b c", max_tokens=7)
+        wait_until(lambda: shown(running).get(output) == 7)
+    wait_until(lambda: received(receiver).get(output) == 7)
 
 
 def test_resource_attributes_come_from_standard_variables(receiver: VictoriaMetrics) -> None:
@@ -191,8 +186,24 @@ def test_resource_attributes_come_from_standard_variables(receiver: VictoriaMetr
         assert {key: labels.get(key) for key in wanted} == wanted
 
 
-def _wait(is_so: Callable[[], bool], *, or_go_on: bool = False) -> None:
-    end = time.monotonic() + (5 if or_go_on else 20)
-    while not is_so() and time.monotonic() < end:
-        time.sleep(0.1)
-    assert or_go_on or is_so()
+def shown(running: ServerProcess) -> Series:
+    """Return what a sidecar shows on ``/metrics``."""
+    return on_metrics(get(running.ports[0], "/metrics")[1])
+
+
+def steady_metrics(running: ServerProcess) -> Series:
+    """Return the metrics after five intervals of scrapes without a change."""
+    previous: Series = {}
+
+    def is_steady(found: Series) -> bool:
+        nonlocal previous
+        before, previous = previous, found
+        return bool(before) and found == before
+
+    found = read_until(lambda: shown(running), is_steady, 20, 1.0)
+    assert found == previous
+    return found
+
+
+def is_ready(running: ServerProcess) -> bool:
+    return get(running.ports[0], "/readyz")[0] == 200

@@ -80,7 +80,9 @@ async def test_triton_over_grpc(test_triton: Triton) -> None:
 async def test_client_disconnect(test_triton: Triton) -> None:
     async with proxied(test_triton) as (ports, log):
         through = replace(test_triton, ports=ports)
-        leave = partial(traced_triton.leave_http, through, "streaming", after=0.2, max_tokens=WORDS)
+        leave = partial(
+            traced_triton.disconnect_http, through, "streaming", after=0.2, max_tokens=WORDS
+        )
         await asyncio.to_thread(leave)
     assert outcomes(log) == {"disconnected": 1}
 

@@ -22,7 +22,7 @@ from lab.process import HOST, ServerProcess, get, serve
 from lab.repository import write_repository
 from lab.triton import Triton
 from tests.packet_capture import need_capture
-from tests.polling import wait_until
+from tests.polling import read_until, wait_until
 from tests.triton_models import ARGUMENTS, write_models
 
 LLM = "tensorrt_llm"
@@ -63,10 +63,8 @@ def eventually(
     is_so: Callable[[int, dict[str, tuple[bool | None, str]]], bool],
     seconds: float = 20,
 ) -> None:
-    end = time.monotonic() + seconds
-    while not is_so(*layers(running)):
-        assert time.monotonic() < end, layers(running)
-        time.sleep(0.1)
+    found = read_until(lambda: layers(running), lambda found: is_so(*found), seconds, 0.1)
+    assert is_so(*found), found
 
 
 def send_request(server: Triton, tokens: int, model: str = LLM, port: int = 0) -> None:
@@ -128,12 +126,13 @@ def test_hung_engine_is_not_ready_until_it_resumes(server: Triton, tmp_path: Pat
     with sidecar(server, tmp_path, "--stuck-after", "2s") as running:
         send_request(server, 5)
         eventually(running, lambda _, found: found.get(f"decode {LLM}") == (True, ""))
-        time.sleep(1.5)
+        active = f'llm_sequences{{model="{LLM}",state="active",version="1"}}'
+        eventually_metric(running, f"{active} 0.0")
         client = threading.Thread(target=send_request, args=(server, 400))
         client.start()
-        time.sleep(1)
-        stub = _stub(server)
-        os.kill(stub, signal.SIGSTOP)
+        eventually_metric(running, f"{active} 1.0")
+        process = model_process(server)
+        os.kill(process, signal.SIGSTOP)
         try:
             eventually(
                 running,
@@ -145,7 +144,7 @@ def test_hung_engine_is_not_ready_until_it_resumes(server: Triton, tmp_path: Pat
             )
             assert get(running.ports[0], "/healthz")[0] == 200
         finally:
-            os.kill(stub, signal.SIGCONT)
+            os.kill(process, signal.SIGCONT)
         eventually(running, lambda status, _: status == 200)
         client.join()
 
@@ -182,8 +181,8 @@ def test_streams_at_a_tap_reveal_a_hang(
         is_ready = f'tokenslo_ready{{layer="decode",model="{model}",source="",version="1"}}'
         eventually(running, lambda _, found: found.get(f"decode {model}") == (True, ""))
         eventually_metric(running, f'llm_live_streams{{model="{model}",version="1"}} 3.0')
-        stub = _stub(server, model)
-        os.kill(stub, signal.SIGSTOP)
+        process = model_process(server, model)
+        os.kill(process, signal.SIGSTOP)
         try:
             eventually(
                 running,
@@ -204,7 +203,7 @@ def test_streams_at_a_tap_reveal_a_hang(
             log = (tmp_path / "log").read_text()
             assert f"readiness of decode {model}: {model}: decoding is stuck" in log
         finally:
-            os.kill(stub, signal.SIGCONT)
+            os.kill(process, signal.SIGCONT)
         eventually(running, lambda status, _: status == 200)
         for client in (*before, *clients):
             client.join()
@@ -214,7 +213,7 @@ def eventually_metric(running: ServerProcess, line: str) -> None:
     wait_until(lambda: line in get(running.ports[0], "/metrics")[1])
 
 
-def _stub(server: Triton, model: str = LLM) -> int:
+def model_process(server: Triton, model: str = LLM) -> int:
     """Return the process of the model."""
     for each in Path(f"/proc/{server.pid}/task").glob("*/children"):
         for child in each.read_text().split():

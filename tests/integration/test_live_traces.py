@@ -20,7 +20,8 @@ from exporter.sources.traces.traces_source import TracesSource
 from lab.engine_settings import EngineSettings
 from lab.repository import write_repository
 from lab.triton import Triton
-from tests import polling, traced_triton
+from tests import traced_triton
+from tests.polling import until
 
 pytestmark = pytest.mark.alone
 
@@ -75,13 +76,16 @@ def count(snapshot: Snapshot, model: str) -> float:
     )
 
 
-async def until(source: TracesSource, model: str, requests: int) -> Snapshot:
-    for _ in range(100):
-        snapshot = await source.snapshot(time.monotonic())
-        if count(snapshot, model) >= requests:
-            break
-        await asyncio.sleep(0.1)
-    return snapshot
+async def snapshot_with(source: TracesSource, model: str, requests: int) -> Snapshot:
+    """Return the first snapshot that measured a count of requests."""
+
+    async def snapshot() -> Snapshot | None:
+        found = await source.snapshot(time.monotonic())
+        return found if count(found, model) >= requests else None
+
+    found = await until(snapshot, pause=0.1)
+    assert found
+    return found
 
 
 def nearly(measured: Distribution, seen: list[float], tolerance: float) -> None:
@@ -112,7 +116,7 @@ async def test_traces_agree_with_client_measurements(
                 for _ in range(STREAMS)
             )
         )
-        snapshot = await until(source, "tensorrt_llm", STREAMS)
+        snapshot = await snapshot_with(source, "tensorrt_llm", STREAMS)
         nearly(measured(snapshot, "ttft", "tensorrt_llm"), [times[0] for times in http], 0.05)
         nearly(
             measured(snapshot, "itl", "tensorrt_llm"),
@@ -125,7 +129,7 @@ async def test_traces_agree_with_client_measurements(
         grpc = await asyncio.to_thread(
             traced_triton.by_grpc, server, "streaming", WORDS, requests=4
         )
-        snapshot = await until(source, "streaming", 4)
+        snapshot = await snapshot_with(source, "streaming", 4)
         nearly(measured(snapshot, "ttft", "streaming"), [times[0] for times in grpc], 0.05)
         nearly(
             measured(snapshot, "itl", "streaming"),
@@ -139,8 +143,8 @@ async def test_traces_agree_with_client_measurements(
         await asyncio.to_thread(traced_triton.by_http, server, "chained", max_tokens=3)
         await asyncio.to_thread(traced_triton.by_http, server, "calling", max_tokens=3)
         await asyncio.to_thread(traced_triton.by_http, server, "plain")
-        await until(source, "chained", 1)
-        snapshot = await until(source, "calling", 1)
+        await snapshot_with(source, "chained", 1)
+        snapshot = await snapshot_with(source, "calling", 1)
         # The model that both of them ask is not counted with them, and plain is not reported on.
         assert count(snapshot, "streaming") == 4
         assert count(snapshot, "plain") == 0
@@ -157,7 +161,7 @@ async def test_traces_agree_with_client_measurements(
 
         # Root, model and compute of each; an ensemble computes nothing, and two ask a model again.
         expected = 3 * (STREAMS + 4 + 1 + 3) - 1 + 2 * 2
-        await polling.until(lambda: spans() >= expected)
+        await until(lambda: spans() >= expected)
         assert spans() == expected
 
 
@@ -174,7 +178,7 @@ async def test_sampled_traces_are_marked_as_a_sample(
         async with TracesSource(Listen("127.0.0.1", port), triton=server.url) as source:
             for _ in range(9):
                 await asyncio.to_thread(traced_triton.by_http, server, "streaming", max_tokens=2)
-            snapshot = await until(source, "streaming", 3)
+            snapshot = await snapshot_with(source, "streaming", 3)
             await asyncio.to_thread(
                 traced_triton.by_http,
                 server,
@@ -182,7 +186,7 @@ async def test_sampled_traces_are_marked_as_a_sample(
                 headers=traced_triton.TRACE_CONTEXT,
                 max_tokens=2,
             )
-            snapshot = await until(source, "streaming", 4)
+            snapshot = await snapshot_with(source, "streaming", 4)
             assert count(snapshot, "streaming") == 4
             assert {(one.method, one.note) for one in snapshot.measurements} == {
                 (

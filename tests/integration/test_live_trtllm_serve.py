@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from exporter.samples import Distribution, Measurement, Missing, Snapshot
+from exporter.samples import Distribution, Labels, Measurement, Missing, Snapshot, Value
 from exporter.sources.trtllm.request_timing import SPANS
 from exporter.sources.trtllm.trtllm_serve import TrtllmServeSource
 from exporter.store.store import Store
@@ -21,8 +21,9 @@ from lab.engine_settings import EngineSettings
 from lab.process import get
 from lab.trtllm_serve.settings import RELEASES, ServeSettings
 from lab.trtllm_server import start
+from tests.polling import until
 
-EDGES = {"ttft": (0.033,), "e2e": (0.123,)}
+THRESHOLDS = {"ttft": (0.033,), "e2e": (0.123,)}
 ENGINE = EngineSettings()
 
 
@@ -86,7 +87,7 @@ async def test_single_requests_are_timed_exactly(release: str, tmp_path: Path) -
     with start(tmp_path / "server", settings, ENGINE) as server:
         await requests(server.url, 2)
         before = len(await truth(server.url))
-        async with TrtllmServeSource(server.url, requests=files, thresholds=EDGES) as source:
+        async with TrtllmServeSource(server.url, requests=files, thresholds=THRESHOLDS) as source:
             watch = Watch(source)
             await watch.scrape()
             for count in (1, 5, 20):
@@ -102,9 +103,9 @@ async def test_single_requests_are_timed_exactly(release: str, tmp_path: Path) -
         reported = watch.distribution(signal, "trtllm_request_timing")
         assert reported.count == len(true), signal
         assert reported.sum == pytest.approx(sum(true), abs=1e-5)
-        for edge in EDGES.get(signal, ()):
-            within = reported.counts[reported.boundaries.index(edge)]
-            assert within == sum(seconds <= edge for seconds in true)
+        for threshold in THRESHOLDS.get(signal, ()):
+            within = reported.counts[reported.boundaries.index(threshold)]
+            assert within == sum(seconds <= threshold for seconds in true)
     assert watch.states()["tpot"].method == "trtllm_serve_histogram"
     assert "itl" not in {measurement.signal for measurement in last.measurements}
 
@@ -140,12 +141,13 @@ async def test_disconnected_stream_is_not_counted_and_unary_request_is_cancelled
                 with pytest.raises(TimeoutError):
                     async with asyncio.timeout(0.3):
                         await requests(server.url, 1, stream=stream, tokens=5000)
-            for _ in range(40):
-                await asyncio.sleep(0.1)
+
+            async def cancelled_requests() -> Mapping[Labels, Value]:
                 await watch.scrape()
-                samples = dict(watch.states()["requests"].samples)
-                if samples.get((("outcome", "cancelled"),)):
-                    break
+                samples = watch.states()["requests"].samples
+                return samples if samples.get((("outcome", "cancelled"),)) else {}
+
+            samples = await until(cancelled_requests, pause=0.1)
     assert samples[(("outcome", "cancelled"),)] == 1
     assert sum(value for value in samples.values() if isinstance(value, float)) == 1
 

@@ -30,6 +30,7 @@ from slos.indicators import INDICATORS
 from slos.model import Alerting, Objective, Overrides, PolicyStep, TimeSlices
 from slos.plan import Plan
 from slos.signals import SIGNALS
+from tests.polling import wait_until
 
 DAY = Decimal(86_400)
 TARGETS = ("0.5", "0.9", "0.95", "0.99", "0.999", "0.9999")
@@ -562,15 +563,6 @@ def outage(now: int) -> str:
     return "\n".join([*lines, "# EOF", ""])
 
 
-def wait_for(answer: Callable[[], object], seconds: float = 60) -> object:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if found := answer():
-            return found
-        time.sleep(0.5)
-    raise AssertionError(f"not within {seconds} s: {answer()}")
-
-
 def hurried(rules: str) -> str:
     """Without its groups' own intervals the file is evaluated every second."""
     content = yaml.safe_load(rules)
@@ -631,8 +623,8 @@ def test_page_arrives_and_inhibits_tickets(
                     known[labels["alertname"], labels.get("window", "")] = alert
                 return len(known) == 4
 
-            wait_for(all_known)
-            wait_for(lambda: reported)
+            wait_until(all_known, 60, 0.5)
+            wait_until(lambda: reported, 60, 0.5)
             all_known()
     burn = "ChatAvailabilityErrorBudgetBurn"
     assert {key: alert["status"]["state"] for key, alert in known.items()} == {

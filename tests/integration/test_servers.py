@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from lab.alertmanager import Alertmanager
 from lab.process import HOST, ServerError, get
 from lab.prometheus import Prometheus
 from lab.triton import VERSION, Triton
+from tests.polling import wait_until
 
 CONFIG = """
 backend: "python"
@@ -124,13 +124,6 @@ def query(server: Prometheus, expr: str) -> list[Any]:
     return list(answer["data"]["result"])
 
 
-def eventually(condition: Callable[[], Any], seconds: float = 20.0) -> Any:
-    end = time.monotonic() + seconds
-    while not (answer := condition()) and time.monotonic() < end:
-        time.sleep(0.05)
-    return answer
-
-
 def gone(pid: int) -> bool:
     return not Path(f"/proc/{pid}").exists()
 
@@ -152,7 +145,7 @@ def test_triton_loads_and_unloads_models_on_request(served: Triton) -> None:
     control = f"{served.url}/v2/repository/models/probe"
     ready = "/v2/models/probe/ready"
     fetch(f"{control}/unload", {})
-    assert eventually(lambda: get(served.ports[0], ready)[0] == 400)
+    wait_until(lambda: get(served.ports[0], ready)[0] == 400)
     fetch(f"{control}/load", {})
     assert get(served.ports[0], ready)[0] == 200
 
@@ -200,16 +193,16 @@ def test_triton_and_its_models_end_with_their_parent(
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         holder.send_signal(signal.SIGKILL)
     assert children
-    assert eventually(lambda: gone(pid) and all(gone(int(child)) for child in children))
+    wait_until(lambda: gone(pid) and all(gone(int(child)) for child in children))
 
 
 def test_prometheus_scrapes_evaluates_and_alerts(
     monitoring: Prometheus, alerts: Alertmanager, promtool: Path, amtool: Path
 ) -> None:
-    recorded = eventually(lambda: query(monitoring, "lab:up{job='alerts'}"))
+    recorded = wait_until(lambda: query(monitoring, "lab:up{job='alerts'}"))
     assert recorded[0]["value"][1] == "10"
     assert recorded[0]["metric"]["instance"] == alerts.url.removeprefix("http://")
-    (alert,) = eventually(lambda: fetch(f"{alerts.url}/api/v2/alerts"))
+    (alert,) = wait_until(lambda: fetch(f"{alerts.url}/api/v2/alerts"))
     assert alert["labels"].items() >= {"alertname": "Always", "severity": "page"}.items()
 
     checked = subprocess.run(
@@ -231,7 +224,7 @@ def test_prometheus_reloads_its_rules_or_reports_the_error(
 ) -> None:
     rules.write_text(RULES.replace("VALUE", "20"))
     monitoring.reload()
-    assert eventually(lambda: query(monitoring, "lab:up == 20"))
+    wait_until(lambda: query(monitoring, "lab:up == 20"))
     rules.write_text(RULES.replace("VALUE", "("))
     with pytest.raises(
         ServerError, match=r"kept its configuration: (.|\n)*lab\.rules\.yml.*parse error"
@@ -246,7 +239,7 @@ def test_prometheus_keeps_its_data_over_a_restart(
     rules = tmp_path / "rules.yml"
     rules.write_text("groups: [{name: lab, rules: [{record: 'lab:one', expr: vector(1)}]}]")
     with prometheus(tmp_path, scrape={}, rules=[rules], interval=0.2) as server:
-        assert eventually(lambda: query(server, "lab:one"))
+        wait_until(lambda: query(server, "lab:one"))
     with prometheus(tmp_path, scrape={}) as server:
         assert query(server, "last_over_time(lab:one[1m])")
 

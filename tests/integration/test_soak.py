@@ -12,7 +12,7 @@ import re
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +23,7 @@ import aiohttp
 import pytest
 
 from lab.process import free_ports
+from tests.polling import until
 from tests.soak_processes import END, MODEL, request
 
 pytestmark = [pytest.mark.alone, pytest.mark.long]
@@ -87,7 +88,7 @@ class SoakSetup:
             found[:] = filter(_is_worker, _children(self.processes["sidecar"].pid))
             return bool(found)
 
-        await eventually(is_there)
+        await until(is_there, SOON, 0.05)
         return found[0]
 
     async def metrics(self) -> Metrics:
@@ -105,7 +106,7 @@ class SoakSetup:
             seen = await self.metrics()
             return seen["tokenslo_tap_connections"] == 0 == seen["llm_live_streams"]
 
-        await eventually(is_so)
+        await until(is_so, SOON, 0.05)
         await asyncio.sleep(0.5)  # two snapshots, so that every count is reported
 
     def logged(self, letter: str) -> int:
@@ -142,15 +143,6 @@ def megabytes(pid: int) -> float:
 
 def descriptors(pid: int) -> int:
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))
-
-
-async def eventually(is_so: Callable[[], Awaitable[bool]]) -> None:
-    deadline = monotonic() + SOON
-    while monotonic() < deadline:
-        if await is_so():
-            return
-        await asyncio.sleep(0.05)
-    raise AssertionError("it never was so")
 
 
 @asynccontextmanager
@@ -247,12 +239,12 @@ async def test_a_killed_child_is_replaced_and_then_streams_may_end_before_the_si
             async def is_new(killed: int = child) -> bool:
                 return await scene.child() != killed
 
-            await eventually(is_new)
+            await until(is_new, SOON, 0.05)
 
         async def is_busy() -> bool:
             return (await scene.metrics())["llm_live_streams"] > 0
 
-        await eventually(is_busy)
+        await until(is_busy, SOON, 0.05)
         for number in range(CROWDS):
             await scene.kill(f"crowd {number}")
         await scene.calm()
@@ -260,7 +252,7 @@ async def test_a_killed_child_is_replaced_and_then_streams_may_end_before_the_si
 
         child = await scene.child()
         streams = [asyncio.create_task(_whole(scene.port, 40, 0.05)) for _ in range(20)]
-        await eventually(is_busy)
+        await until(is_busy, SOON, 0.05)
         sidecar = scene.processes["sidecar"]
         sidecar.terminate()
         assert set(await asyncio.gather(*streams)) == {40}

@@ -19,6 +19,7 @@ from exporter.store.view import SignalState
 from lab.engine_settings import EngineSettings
 from lab.repository import ModelSettings, write_repository
 from lab.triton import Triton
+from tests.polling import until
 from tests.triton_models import ARGUMENTS, write_models
 
 MODELS = ("plain", "failing", "slow", "pipeline", "streaming", "vllm_llm")
@@ -52,6 +53,15 @@ class PolledTriton:
     async def poll(self) -> None:
         now = time.monotonic()
         self.store.update(await self.source.snapshot(now), now, 0.0)
+
+    async def poll_until(self, condition: Callable[[], object]) -> None:
+        """Poll until a condition holds: Triton counts a request after its response."""
+
+        async def holds() -> object:
+            await self.poll()
+            return condition()
+
+        await until(holds, pause=0.05)
 
     def state(self, model: str, signal: str, version: str = "1") -> SignalState:
         (found,) = [
@@ -132,9 +142,7 @@ async def test_streams_of_the_engine(sidecar: PolledTriton) -> None:
     assert most["sequences_waiting"] == 2
     assert 0 < most["kv_utilization"] <= 1
 
-    await asyncio.sleep(0.5)
-    await sidecar.poll()
-    assert sidecar.outcomes("tensorrt_llm") == {"ok": 6}
+    await sidecar.poll_until(lambda: sidecar.outcomes("tensorrt_llm") == {"ok": 6})
     assert sidecar.state("tensorrt_llm", "requests").method == "trtllm_finished"
     assert sidecar.value("tensorrt_llm", "output_tokens") == 72
     ttft = sidecar.value("tensorrt_llm", "ttft")
@@ -152,9 +160,7 @@ async def test_streams_of_the_engine(sidecar: PolledTriton) -> None:
 
 async def test_client_disconnect_counts_as_a_finished_request(sidecar: PolledTriton) -> None:
     await sidecar.disconnect("tensorrt_llm", 0.1, max_tokens=200, stream=True)
-    await asyncio.sleep(1.0)
-    await sidecar.poll()
-    assert sidecar.outcomes("tensorrt_llm") == {"ok": 1}
+    await sidecar.poll_until(lambda: sidecar.outcomes("tensorrt_llm") == {"ok": 1})
     assert "including cancelled ones" in sidecar.state("tensorrt_llm", "requests").note
     disconnects = sidecar.state("tensorrt_llm", "disconnects")
     assert disconnects.quality == "unavailable"
@@ -266,10 +272,7 @@ async def test_frozen_counters_fall_back_to_statistics(
             await sidecar.poll()
             for _ in range(3):
                 await sidecar.request("plain")
-            # Triton counts a request after its client has the answer.
-            await asyncio.sleep(0.5)
-            await sidecar.poll()
+            await sidecar.poll_until(lambda: sidecar.outcomes("plain") == {"ok": 3})
     requests = sidecar.state("plain", "requests")
     assert requests.method == "statistics_requests"
     assert "counter_latencies=false" in requests.note
-    assert sidecar.outcomes("plain") == {"ok": 3}

@@ -38,8 +38,9 @@ from lab.trtllm_serve.settings import ServeSettings
 from promql.histogram import histogram_quantile
 from tests import triton_models
 from tests.packet_capture import need_capture
+from tests.polling import read_until
+from tests.truth.client_record import ClientRecord, Sample, counts, first_tokens, gaps
 from tests.truth.crowd import UNKNOWN
-from tests.truth.seen import Sample, Seen, counts, first_tokens, gaps
 
 pytestmark = pytest.mark.alone
 
@@ -72,7 +73,7 @@ SETTLED_SECONDS = 15.0
 
 TIMED = {"http": "SSE", "openai": "OpenAI", "grpc": "gRPC"}
 """Models whose clients read at once, and the protocol."""
-TIMES: Mapping[str, tuple[str, Callable[[list[Seen]], list[float]]]] = {
+TIMES: Mapping[str, tuple[str, Callable[[list[ClientRecord]], list[float]]]] = {
     "ttft": ("llm_time_to_first_token_seconds", first_tokens),
     "itl": ("llm_inter_token_latency_seconds", gaps),
 }
@@ -81,7 +82,7 @@ BOUNDS = {0.5: 0.001, 0.99: 0.002}
 
 A share of the streams has too few times for the second one.
 """
-EDGES = {"ttft": (*range(40, 180, 2), *range(180, 400, 20)), "itl": range(30, 120)}
+THRESHOLDS = {"ttft": (*range(40, 180, 2), *range(180, 400, 20)), "itl": range(30, 120)}
 """Bucket boundaries, in half milliseconds, around the latencies of these engines.
 
 Each is the threshold of an objective.  A tap compares every first token with every threshold, so
@@ -144,12 +145,12 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class TapRun:
-    """One run of all clients at one tap; ``naps`` are wake-up delays by kind of client."""
+    """One run of all clients at one tap; ``wakeup_delays`` are by kind of client."""
 
     tap: str
     seconds: float
-    seen: list[Seen]
-    naps: Mapping[str, list[float]]
+    seen: list[ClientRecord]
+    wakeup_delays: Mapping[str, list[float]]
     reported: ServedMetrics
     engine: list[Mapping[str, Any]]
     share: float
@@ -157,12 +158,12 @@ class TapRun:
     @property
     def busy(self) -> bool:
         """Whether the scheduler delayed any clients."""
-        return any(map(self.late, self.naps))
+        return any(map(self.late, self.wakeup_delays))
 
     def late(self, kind: str) -> float:
         """Return the p99 wake-up delay of a kind of clients in seconds; 0 if it is normal."""
-        naps = self.naps[kind]
-        late = exact(0.99, naps) if naps else 0.0
+        delays = self.wakeup_delays[kind]
+        late = exact(0.99, delays) if delays else 0.0
         return late if late > LATE_SECONDS else 0.0
 
     def lag(self, protocol: str, name: str) -> float:
@@ -173,7 +174,7 @@ class TapRun:
         """
         clients = max(map(self.late, TIMERS[protocol]))
         waits = self.tap == "proxy" and name == "ttft"
-        return clients + (max(map(self.late, self.naps)) if waits else 0.0)
+        return clients + (max(map(self.late, self.wakeup_delays)) if waits else 0.0)
 
     def rows(self) -> list[Row]:
         """Compare quantiles of each protocol."""
@@ -257,12 +258,12 @@ def run(
         began = time.monotonic()
         crowds = gather(listen, share)
         seconds = time.monotonic() - began
-        seen = [Seen(**one) for crowd in crowds.values() for one in crowd["seen"]]
+        seen = [ClientRecord(**one) for crowd in crowds.values() for one in crowd["seen"]]
         reported = settled(server, known(seen))
     pairs = zip(others, since, strict=True)
     engine = [request for other, mark in pairs for request in truth(other, mark)["requests"]]
-    naps = {kind: crowd["naps"] for kind, crowd in crowds.items()}
-    return TapRun(tap, seconds, seen, naps, reported, engine, share)
+    delays = {kind: crowd["wakeup_delays"] for kind, crowd in crowds.items()}
+    return TapRun(tap, seconds, seen, delays, reported, engine, share)
 
 
 def truth(server: ServerProcess, since: float = 0.0) -> dict[str, Any]:
@@ -288,8 +289,8 @@ def objectives() -> str:
     """Return an SLO file with a threshold at every bucket boundary."""
     lines = [
         f"  - {{name: {name}-{half}, indicator: {name}, threshold: {half / 2:g}ms, target: 99%}}\n"
-        for name, edges in EDGES.items()
-        for half in edges
+        for name, thresholds in THRESHOLDS.items()
+        for half in thresholds
     ]
     return f"apiVersion: tokenslo/v1\nservice: truth\nobjectives:\n{''.join(lines)}"
 
@@ -323,19 +324,19 @@ def gather(listen: Sequence[int], share: float = 1.0) -> dict[str, dict[str, lis
             return dict(zip(crowds, map(json.loads, reported), strict=True))
 
 
-def known(seen: list[Seen]) -> dict[Sample, float]:
+def known(seen: list[ClientRecord]) -> dict[Sample, float]:
     """Return the expected counters, without requests for unknown models."""
     return counts(one for one in seen if one.model != UNKNOWN)
 
 
 def settled(server: ServerProcess, expected: Mapping[Sample, float]) -> ServedMetrics:
     """Scrape a sidecar until its counters are as expected, at most for SETTLED_SECONDS."""
-    deadline = time.monotonic() + SETTLED_SECONDS
-    while True:
-        reported = read(get(server.ports[0], "/metrics")[1])
-        if reported.counters == expected or time.monotonic() > deadline:
-            return reported
-        time.sleep(0.5)
+    return read_until(
+        lambda: read(get(server.ports[0], "/metrics")[1]),
+        lambda reported: reported.counters == expected,
+        SETTLED_SECONDS,
+        0.5,
+    )
 
 
 def read(text: str) -> ServedMetrics:
@@ -449,14 +450,16 @@ def differences(one: TapRun) -> list[str]:
 
 
 def report_of(one: TapRun) -> str:
-    lags = ", ".join(f"{kind} {1000 * exact(0.99, naps):.1f}" for kind, naps in one.naps.items())
+    delays = ", ".join(
+        f"{kind} {1000 * exact(0.99, delays):.1f}" for kind, delays in one.wakeup_delays.items()
+    )
     streams = sum(seen.streaming for seen in one.seen)
     disconnects = sum(seen.outcome == "disconnected" for seen in one.seen)
     made, taken, sent = waste(one)
     return "\n".join(
         [
             f"{one.tap}: {streams} streams in {one.seconds:.0f} s, {disconnects} disconnects",
-            f"p99 wake-up delay of clients (ms): {lags}",
+            f"p99 wake-up delay of clients (ms): {delays}",
             *(differences(one) or ["all counts are equal"]),
             *losses(one),
             "protocol time   count        clients     tap     diff (ms)",

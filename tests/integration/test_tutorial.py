@@ -8,12 +8,12 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.polling import wait_until
 from tools.docs.pages import ROOT, fences
 
 pytestmark = [pytest.mark.needs("triton", "prometheus"), pytest.mark.long]
@@ -59,8 +59,8 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[subprocess.
 
 def eventually(command: str, prometheus: str) -> list[dict[str, object]]:
     """Run a command of the tutorial until Prometheus has a result for its query."""
-    end = time.monotonic() + PATIENCE_SECONDS
-    while True:
+
+    def result() -> list[dict[str, object]]:
         done = subprocess.run(
             ["bash", "-c", command],
             env=os.environ | {"PROMETHEUS": prometheus},
@@ -69,10 +69,9 @@ def eventually(command: str, prometheus: str) -> list[dict[str, object]]:
             check=True,
         )
         found: list[dict[str, object]] = json.loads(done.stdout)["data"]["result"]
-        if found:
-            return found
-        assert time.monotonic() < end, f"no result: {command}"
-        time.sleep(1)
+        return found
+
+    return wait_until(result, PATIENCE_SECONDS, 1)
 
 
 def test_the_demo_pages_and_its_runbook_explains_the_page(

@@ -1,8 +1,9 @@
 """Run many clients of one kind in a process: ``python -m tests.truth.crowd KIND PORT …``.
 
 Prints a line when it is ready and starts on a line from standard input, so that start-up does not
-delay other clients.  Then prints one JSON object: every :class:`tests.truth.seen.Seen`, and the
-wake-up delays of a sleeping thread, which estimate the delay in the measured times.
+delay other clients.  Then prints one JSON object: every
+:class:`tests.truth.client_record.ClientRecord`, and the wake-up delays of a sleeping thread, which
+estimate the delay in the measured times.
 """
 
 from __future__ import annotations
@@ -22,38 +23,40 @@ from functools import partial
 from typing import Any, Literal, get_args
 
 from tests.truth import over_http
+from tests.truth.client_record import ClientRecord
 from tests.truth.over_http import PATIENCE_SECONDS
-from tests.truth.seen import Seen
 
 Kind = Literal["triton_http", "openai_http", "openai_package", "triton_grpc", "triton_whole"]
 KINDS: Sequence[Kind] = get_args(Kind)
-Ask = Any
-Table = Sequence[tuple[int, Ask]]
+ClientRequest = Any
+"""An ``HttpClientRequest`` or ``GrpcClientRequest``; only some processes import gRPC."""
+Table = Sequence[tuple[int, ClientRequest]]
 
 LENGTHS = range(5, 13)
 """Tokens of a response; clients that disconnect mid-stream do so before the fourth."""
-_AFTER = range(1, 4)
-_WHILE_STALLED = 8
+_DISCONNECT_AFTER = range(1, 4)
+_TOKENS_WHILE_STALLED = 8
 _SWITCH_SECONDS = 0.0002
-_NAP_SECONDS = 0.005
+_SLEEP_SECONDS = 0.005
 
 _USAGE = {"stream_options": {"include_usage": True}}
 _CONTINUOUS = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
 UNKNOWN = "absent"
 """A model that no server has."""
 _SLOW = "stalled"
-"""Suffix of models whose clients read late: they cannot measure times of tokens, so these are not
-compared."""
+"""Suffix of models whose clients read late; the times of their tokens are not compared."""
 
 
-def asks(kind: Kind) -> Iterator[Ask]:
+def planned_requests(kind: Kind) -> Iterator[ClientRequest]:
     """Yield the requests of a kind of clients, with random lengths and points of disconnect."""
     pick = random.Random(kind)
     every = [planned for count, planned in _TABLES[kind]() for _ in range(count)]
     pick.shuffle(every)
     for planned in (*_FIRST.get(kind, ()), *every):
-        stalled = _WHILE_STALLED if planned.model.endswith(_SLOW) else 0
-        yield replace(planned, tokens=pick.choice(LENGTHS) + stalled, after=pick.choice(_AFTER))
+        stalled = _TOKENS_WHILE_STALLED if planned.model.endswith(_SLOW) else 0
+        yield replace(
+            planned, tokens=pick.choice(LENGTHS) + stalled, after=pick.choice(_DISCONNECT_AFTER)
+        )
 
 
 def _triton_http() -> Table:
@@ -171,8 +174,8 @@ _TABLES: dict[Kind, Callable[[], Table]] = {
 }
 
 
-# The package makes what it reads answers with when it reads its first one, which takes long.
-_FIRST: dict[Kind, Sequence[Ask]] = {
+# The package builds its response parsers at the first response, which delays that.
+_FIRST: dict[Kind, Sequence[ClientRequest]] = {
     "openai_package": [
         over_http.HttpClientRequest(api, f"openai_{_SLOW}", 0)
         for api in ("chat", "completions")
@@ -184,19 +187,19 @@ _FIRST: dict[Kind, Sequence[Ask]] = {
 class Crowd:
     """Concurrent clients, each with one request after the other."""
 
-    def __init__(self, kind: Kind, ports: Sequence[int], every: Sequence[Ask]) -> None:
-        self.seen: list[Seen] = []
-        self.naps: list[float] = []
+    def __init__(self, kind: Kind, ports: Sequence[int], every: Sequence[ClientRequest]) -> None:
+        self.seen: list[ClientRecord] = []
+        self.wakeup_delays: list[float] = []
         self._kind, self._ports = kind, ports
-        self._left: queue.SimpleQueue[Ask] = queue.SimpleQueue()
+        self._remaining: queue.SimpleQueue[ClientRequest] = queue.SimpleQueue()
         self._problem: BaseException | None = None
         for planned in every:
-            self._left.put(planned)
+            self._remaining.put(planned)
 
     def run(self, at_once: int) -> None:
         """Run all requests with ``at_once`` clients; raise the first exception of a client."""
         over = threading.Event()
-        watch = threading.Thread(target=self._nap, args=(over,))
+        watch = threading.Thread(target=self._measure_wakeups, args=(over,))
         threads = [threading.Thread(target=self._work, args=(number,)) for number in range(at_once)]
         for thread in (watch, *threads):
             thread.start()
@@ -213,20 +216,20 @@ class Crowd:
             with _client(self._kind, self._ports) as run:
                 while not self._problem:
                     time.sleep(pick.uniform(0, 0.02))
-                    self.seen += run(self._left.get_nowait())
+                    self.seen += run(self._remaining.get_nowait())
         except queue.Empty:
             pass
         except BaseException as problem:
             self._problem = problem
 
-    def _nap(self, over: threading.Event) -> None:
+    def _measure_wakeups(self, over: threading.Event) -> None:
         while not over.is_set():
             began = time.monotonic()
-            time.sleep(_NAP_SECONDS)
-            self.naps.append(time.monotonic() - began - _NAP_SECONDS)
+            time.sleep(_SLEEP_SECONDS)
+            self.wakeup_delays.append(time.monotonic() - began - _SLEEP_SECONDS)
 
 
-Run = Callable[[Ask], list[Seen]]
+Run = Callable[[ClientRequest], list[ClientRecord]]
 
 
 @contextmanager
@@ -250,19 +253,19 @@ def _client(kind: Kind, ports: Sequence[int]) -> Iterator[Run]:
 
         with closing(Streams(ports[1])) as streams:
 
-            def run(planned: Ask) -> list[Seen]:
+            def run(planned: ClientRequest) -> list[ClientRecord]:
                 if isinstance(planned, over_http.HttpClientRequest):
                     return _over_http(ports[0], planned)
-                return _dying("over_grpc", ports[1], planned) or streams.run(planned)
+                return _killed("over_grpc", ports[1], planned) or streams.run(planned)
 
             yield run
 
 
-def _over_http(port: int, planned: over_http.HttpClientRequest) -> list[Seen]:
-    return _dying("over_http", port, planned) or [over_http.HttpStreamClient(port, planned).run()]
+def _over_http(port: int, planned: over_http.HttpClientRequest) -> list[ClientRecord]:
+    return _killed("over_http", port, planned) or [over_http.HttpStreamClient(port, planned).run()]
 
 
-def _dying(module: str, port: int, planned: Ask) -> list[Seen]:
+def _killed(module: str, port: int, planned: ClientRequest) -> list[ClientRecord]:
     """Send a request from a separate process that is killed; return nothing for other manners."""
     if planned.manner != "die":
         return []
@@ -274,7 +277,7 @@ def _dying(module: str, port: int, planned: Ask) -> list[Seen]:
         json.dumps(asdict(planned)),
     ]
     printed = subprocess.run(command, stdout=subprocess.PIPE, timeout=2 * PATIENCE_SECONDS).stdout
-    return [Seen(**json.loads(printed))]
+    return [ClientRecord(**json.loads(printed))]
 
 
 def main() -> None:
@@ -287,13 +290,13 @@ def main() -> None:
     parser.add_argument("--at-once", type=int, default=4)
     parser.add_argument("--share", type=float, default=1.0, help="of all requests of the kind")
     given = parser.parse_args()
-    every = list(asks(given.kind))
+    every = list(planned_requests(given.kind))
     crowd = Crowd(given.kind, given.ports, every[: round(given.share * len(every))])
-    with _client(given.kind, given.ports):  # loads what it needs
+    with _client(given.kind, given.ports):  # imports the clients
         print("ready", flush=True)
     sys.stdin.readline()
     crowd.run(given.at_once)
-    found = {"seen": [asdict(seen) for seen in crowd.seen], "naps": crowd.naps}
+    found = {"seen": [asdict(seen) for seen in crowd.seen], "wakeup_delays": crowd.wakeup_delays}
     json.dump(found, sys.stdout)
 
 

@@ -17,24 +17,24 @@ import tritonclient.grpc as grpc
 from tritonclient.grpc._infer_stream import _InferStream
 from tritonclient.utils import InferenceServerException
 
-from tests.truth.over_http import FRESH_SECONDS, HOST, PATIENCE_SECONDS, SOON_SECONDS, tell
-from tests.truth.seen import BY_GRPC_STATUS, Seen
+from tests.truth.client_record import BY_GRPC_STATUS, ClientRecord
+from tests.truth.over_http import FRESH_SECONDS, HOST, PATIENCE_SECONDS, SOON_SECONDS, print_record
 
 Manner = Literal[
-    "end",  # take all
-    "in turn",  # three on one stream, each when the one before it has ended
+    "end",  # read all
+    "in turn",  # three on one stream, each after the end of the previous one
     "at once",  # three on one stream, distinguished by id
-    "half-close",  # close the stream's half at once, and take all
+    "half-close",  # close the client's half at once, and read all
     "cancel early",  # cancel before the first token
     "cancel",  # cancel in the middle
-    "die",  # be killed in the middle
+    "die",  # the process is killed in the middle
     "whole",  # ModelInfer
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class GrpcClientRequest:
-    """Requests on one stream; with ``final`` they ask for a mark of their end."""
+    """Requests on one stream, with an empty final response if ``final``."""
 
     model: str
     tokens: int
@@ -48,7 +48,7 @@ _next_request = _InferStream._get_request
 
 
 def _send(stream: _InferStream) -> Any:
-    """Note when the package's own thread, which sends, has a request: that is not at once."""
+    """Record when the package's sender thread sends a request, which is later than the call."""
     request = _next_request(stream)
     if request is not None:
         vars(stream).setdefault("sent", {})[request.id] = time.monotonic()
@@ -59,7 +59,7 @@ _InferStream._get_request = _send
 
 
 class GrpcStreamClient:
-    """One after the other, streams on one channel."""
+    """A client that opens one stream after the other on one channel."""
 
     def __init__(self, port: int) -> None:
         self._client = grpc.InferenceServerClient(f"{HOST}:{port}")
@@ -68,65 +68,67 @@ class GrpcStreamClient:
         """Close the channel."""
         self._client.close()
 
-    def run(self, planned: GrpcClientRequest) -> list[Seen]:
-        """Ask, and do as it is to do."""
+    def run(self, planned: GrpcClientRequest) -> list[ClientRecord]:
+        """Send the requests of a stream; behave by its manner."""
         if planned.manner == "whole":
             return [self._whole(planned)]
         stream = _GrpcStream(self._client, planned)
         match planned.manner:
             case "in turn":
                 for _ in range(3):
-                    stream.planned("")
-                    stream.take_all()
+                    stream.send("")
+                    stream.read_all()
             case "at once":
                 for request_id in "abc":
-                    stream.planned(request_id)
+                    stream.send(request_id)
                     time.sleep(SOON_SECONDS)
-                stream.take_all()
+                stream.read_all()
             case "half-close":
-                stream.planned("")
+                stream.send("")
             case "cancel early":
-                stream.planned("")
-                stream.leave_early()
+                stream.send("")
+                stream.cancel_early()
             case "cancel" | "die":
-                stream.planned("")
-                stream.leave_after(planned.after, die=planned.manner == "die")
+                stream.send("")
+                stream.cancel_after(planned.after, die=planned.manner == "die")
             case "end":
-                stream.planned("an id" if planned.final else "")
-                stream.take_all()
+                stream.send("an id" if planned.final else "")
+                stream.read_all()
         return stream.end()
 
-    def _whole(self, planned: GrpcClientRequest) -> Seen:
-        seen = Seen(planned.model, planned.manner, streaming=False)
-        seen.send_now()
+    def _whole(self, planned: GrpcClientRequest) -> ClientRecord:
+        seen = ClientRecord(planned.model, planned.manner, streaming=False)
+        seen.mark_sent()
         try:
             self._client.infer(
                 planned.model, [text(str(planned.more.get("text", "words")), rank=2)]
             )
         except InferenceServerException as error:
             status = (error.status() or "").removeprefix("StatusCode.")
-            return seen.ends(BY_GRPC_STATUS.get(status, "error"), status)
-        return seen.ends("ok")
+            return seen.end(BY_GRPC_STATUS.get(status, "error"), status)
+        return seen.end("ok")
 
 
 class _GrpcStream:
-    """A stream from its beginning to its end, and what came of the requests on it."""
+    """A stream and the records of its requests."""
 
     def __init__(self, client: grpc.InferenceServerClient, planned: GrpcClientRequest) -> None:
         self._client, self._planned = client, planned
-        self._came: queue.SimpleQueue[tuple[float, Any, Any]] = queue.SimpleQueue()
-        self._seen: dict[str, Seen] = {}
-        self._every: list[Seen] = []
-        self._left = False
-        client.start_stream(lambda result, error: self._came.put((time.monotonic(), result, error)))
+        self._responses: queue.SimpleQueue[tuple[float, Any, Any]] = queue.SimpleQueue()
+        self._seen: dict[str, ClientRecord] = {}
+        self._every: list[ClientRecord] = []
+        self._cancelled = False
+        client.start_stream(
+            lambda result, error: self._responses.put((time.monotonic(), result, error))
+        )
         self._sender = client._stream
 
-    def planned(self, request_id: str) -> None:
+    def send(self, request_id: str) -> None:
         """Send a request."""
         planned = self._planned
-        seen = self._seen[request_id] = Seen(planned.model, planned.manner)
+        seen = self._seen[request_id] = ClientRecord(planned.model, planned.manner)
         self._every.append(seen)
-        seen.send_now()
+        seen.mark_sent()
         self._client.async_stream_infer(
             planned.model,
             [
@@ -139,69 +141,69 @@ class _GrpcStream:
             parameters=dict(planned.more),
         )
 
-    def take_all(self) -> None:
-        """Take answers until every request has ended."""
+    def read_all(self) -> None:
+        """Read responses until every request has ended."""
         while not all(seen.outcome for seen in self._every):
-            self._take()
+            self._read()
 
-    def leave_early(self) -> None:
-        """Leave before the first token, or after it if it is too late for that."""
+    def cancel_early(self) -> None:
+        """Cancel before the first token, or after it if that is too late."""
         (seen,) = self._every
         time.sleep(2 * SOON_SECONDS)  # the package sends from another thread
         if time.monotonic() - seen.sent < 3 * SOON_SECONDS:
-            self.leave()
+            self.cancel()
         else:
-            self.leave_after(1, die=False)
+            self.cancel_after(1, die=False)
 
-    def leave_after(self, count: int, *, die: bool) -> None:
-        """Disconnect after ``tokens`` tokens, when the last has just arrived."""
+    def cancel_after(self, count: int, *, die: bool) -> None:
+        """Cancel after ``count`` chunks with tokens, when the last has just arrived."""
         (seen,) = self._every
         while len(seen.arrivals) < count and not seen.outcome:
-            self._take()
+            self._read()
         while not seen.outcome and time.monotonic() - seen.arrivals[-1] > FRESH_SECONDS:
-            self._take()
+            self._read()
         if die and not seen.outcome:
-            tell(seen.ends("disconnected"))
+            print_record(seen.end("disconnected"))
             os.kill(os.getpid(), signal.SIGKILL)
-        self.leave()
+        self.cancel()
 
-    def leave(self) -> None:
+    def cancel(self) -> None:
         """Cancel the stream."""
-        self._left = True
+        self._cancelled = True
         self._client.stop_stream(cancel_requests=True)
 
-    def end(self) -> list[Seen]:
-        """Close the stream, and take what it still brings."""
-        if not self._left:
+    def end(self) -> list[ClientRecord]:
+        """Close the stream, and read its remaining responses."""
+        if not self._cancelled:
             self._client.stop_stream()
-        while not self._came.empty():
-            self._take()
+        while not self._responses.empty():
+            self._read()
         for seen in self._every:
             if not seen.outcome:
-                seen.ends("disconnected" if self._left else "ok")
+                seen.end("disconnected" if self._cancelled else "ok")
         return self._every
 
-    def _take(self) -> None:
-        now, result, error = self._came.get(timeout=PATIENCE_SECONDS)
+    def _read(self) -> None:
+        now, result, error = self._responses.get(timeout=PATIENCE_SECONDS)
         if error:
             if error.status() is None:
-                next(iter(self._seen.values())).ends("error", "in_band")
-            elif not self._left:
+                next(iter(self._seen.values())).end("error", "in_band")
+            elif not self._cancelled:
                 status = error.status().removeprefix("StatusCode.")
                 for seen in self._every:
                     if not seen.outcome:
-                        seen.ends(BY_GRPC_STATUS.get(status, "error"), status)
+                        seen.end(BY_GRPC_STATUS.get(status, "error"), status)
             return
         answer = result.get_response()
         seen = self._seen[answer.id]
         if answer.outputs and result.as_numpy("text_output").reshape(-1)[0]:
             seen.sent = seen.sent if seen.arrivals else self._sender.sent[answer.id]
-            seen.takes(now)
+            seen.receive(now)
         final = answer.parameters["triton_final_response"].bool_param
         if not seen.outcome and (
             final if self._planned.final else seen.tokens == self._planned.tokens
         ):
-            seen.ends("ok")
+            seen.end("ok")
 
 
 def text(words: str, rank: int = 1) -> grpc.InferInput:
@@ -221,4 +223,4 @@ if __name__ == "__main__":
     for each in GrpcStreamClient(int(sys.argv[1])).run(
         GrpcClientRequest(**json.loads(sys.argv[2]))
     ):
-        tell(each)
+        print_record(each)

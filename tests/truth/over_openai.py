@@ -1,4 +1,4 @@
-"""Clients by the openai package, on connections that it keeps."""
+"""Clients that use the openai package and its persistent connections."""
 
 from __future__ import annotations
 
@@ -8,12 +8,18 @@ from typing import Any
 
 import openai
 
-from tests.truth.over_http import FRESH_SECONDS, HOST, PATIENCE_SECONDS, HttpClientRequest, waiting
-from tests.truth.seen import Seen
+from tests.truth.client_record import ClientRecord
+from tests.truth.over_http import (
+    FRESH_SECONDS,
+    HOST,
+    PATIENCE_SECONDS,
+    HttpClientRequest,
+    unread_bytes,
+)
 
 
 class OpenAIPackageClient:
-    """One after the other, requests by one client of the package."""
+    """A client of the package that sends one request after the other."""
 
     def __init__(self, port: int) -> None:
         self._sent = 0.0
@@ -30,21 +36,21 @@ class OpenAIPackageClient:
         """Close the connections."""
         self._client.close()
 
-    def run(self, planned: HttpClientRequest) -> Seen:
+    def run(self, planned: HttpClientRequest) -> ClientRecord:
         """Send a request; disconnect after a number of tokens if planned."""
-        seen = Seen(planned.model, planned.manner, planned.stream)
+        seen = ClientRecord(planned.model, planned.manner, planned.stream)
         try:
             answer = self._create(planned)
         except openai.APIStatusError as error:
-            return seen.ends("invalid", str(error.status_code))
+            return seen.end("invalid", str(error.status_code))
         if not planned.stream:
             seen.tokens = answer.usage.completion_tokens
-            return seen.ends("ok", answer.choices[0].finish_reason)
+            return seen.end("ok", answer.choices[0].finish_reason)
         seen.sent = self._sent
         try:
             return _read(answer, planned, seen)
         except openai.APIError:
-            return seen.ends("error", "truncated")
+            return seen.end("error", "truncated")
         finally:
             answer.close()
 
@@ -75,10 +81,10 @@ class OpenAIPackageClient:
             self._sent = time.monotonic()
 
 
-def _read(answer: Any, planned: HttpClientRequest, seen: Seen) -> Seen:
+def _read(answer: Any, planned: HttpClientRequest, seen: ClientRecord) -> ClientRecord:
     text: Callable[[Any], Any] = _delta if planned.api == "chat" else _text
     reads = _Reads(answer.response.extensions["network_stream"])
-    finish, grown = "", 0
+    finish, total = "", 0
     for count, chunk in enumerate(answer, 1):
         reported = chunk.usage.completion_tokens if chunk.usage else None
         if not chunk.choices:
@@ -86,21 +92,21 @@ def _read(answer: Any, planned: HttpClientRequest, seen: Seen) -> Seen:
             continue
         finish = chunk.choices[0].finish_reason or finish
         if reported is not None:
-            if reported > grown:
-                seen.takes(reads.time, reported - grown)
-                grown = reported
+            if reported > total:
+                seen.receive(reads.time, reported - total)
+                total = reported
         elif text(chunk.choices[0]):
-            seen.takes(reads.time)
+            seen.receive(reads.time)
         enough = planned.manner == "close" and len(seen.arrivals) >= planned.after
         if enough and count == reads.events and reads.fresh():
-            return seen.ends("disconnected")
-    return seen.ends("ok", finish)
+            return seen.end("disconnected")
+    return seen.end("ok", finish)
 
 
 class _Reads:
-    """Watches what the package reads: ``time`` is when it last did, ``events`` how many it has.
+    """Tracks the package's reads: ``time`` of the last one, and the count of ``events``.
 
-    Bytes that came with the head of the response have no time until the next read.
+    Bytes that arrived with the head of the response have no time until the next read.
     """
 
     def __init__(self, stream: Any) -> None:
@@ -108,13 +114,13 @@ class _Reads:
         self.events = 0
         self._socket = stream.get_extra_info("socket")
         self._read = stream.read
-        stream.read = self._note
+        stream.read = self._timed_read
 
     def fresh(self) -> bool:
-        """Whether what was last read had just come, and nothing more is there."""
-        return time.monotonic() - self.time < FRESH_SECONDS and not waiting(self._socket)
+        """Whether the last read was just now, and no byte is unread."""
+        return time.monotonic() - self.time < FRESH_SECONDS and not unread_bytes(self._socket)
 
-    def _note(self, *arguments: Any, **named: Any) -> bytes:
+    def _timed_read(self, *arguments: Any, **named: Any) -> bytes:
         data: bytes = self._read(*arguments, **named)
         self.time = time.monotonic()
         self.events += data.count(b"data: ")

@@ -1,4 +1,4 @@
-"""A client's own record of a request, and the counters expected from all of them."""
+"""Clients' records of their requests, and the counters expected from them."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ BY_GRPC_STATUS = {
 
 
 @dataclass(slots=True)
-class Seen:
+class ClientRecord:
     """One request; times are monotonic seconds of the client.
 
     ``sent`` is the time just before the last byte of the request, ``arrivals`` the times at which
-    chunks with tokens were read, ``tokens`` their number.  After a disconnect, tokens in the socket
-    are counted as well.  ``late`` are tokens received after the client half-closed the connection,
-    if the server aborted the stream because of that.
+    chunks with tokens were read, ``tokens`` the count of their tokens.  After a disconnect, tokens
+    in the socket are counted as well.  ``late`` are tokens received after the client half-closed
+    the connection, if the server aborted the stream because of that.
     """
 
     model: str
@@ -44,23 +44,23 @@ class Seen:
     outcome: str = ""
     reason: str = ""
 
-    def send_now(self) -> None:
-        """Record the time of sending."""
+    def mark_sent(self) -> None:
+        """Set ``sent`` to now."""
         self.sent = time.monotonic()
 
-    def takes(self, now: float, tokens: int = 1) -> None:
+    def receive(self, now: float, tokens: int = 1) -> None:
         """Record a chunk with tokens."""
         self.arrivals.append(now)
         self.tokens += tokens
 
-    def ends(self, outcome: str, reason: str = "") -> Seen:
+    def end(self, outcome: str, reason: str = "") -> ClientRecord:
         """Record outcome and reason."""
         self.outcome, self.reason = outcome, reason
         return self
 
     @property
     def phase(self) -> str:
-        """The phase at which it ended."""
+        """The phase in which the request ended."""
         if self.outcome == "ok":
             return "complete"
         return "mid_stream" if self.arrivals else "before_first_token"
@@ -71,7 +71,7 @@ def of_status(status: int) -> str:
     return BY_STATUS.get(status, "error" if status >= 500 else "invalid")
 
 
-def counts(every: Iterable[Seen]) -> dict[Sample, float]:
+def counts(every: Iterable[ClientRecord]) -> dict[Sample, float]:
     """Return the expected counters after these requests."""
     found: Counter[Sample] = Counter()
     for seen in every:
@@ -80,7 +80,7 @@ def counts(every: Iterable[Seen]) -> dict[Sample, float]:
     return {sample: value for sample, value in found.items() if value}
 
 
-def _counts(seen: Seen) -> Iterator[tuple[str, Mapping[str, str], int]]:
+def _counts(seen: ClientRecord) -> Iterator[tuple[str, Mapping[str, str], int]]:
     outcome, phase = {"outcome": seen.outcome}, {"phase": seen.phase}
     yield "llm_requests_total", outcome, 1
     if seen.outcome != "ok":
@@ -96,12 +96,12 @@ def _counts(seen: Seen) -> Iterator[tuple[str, Mapping[str, str], int]]:
         yield "llm_partial_response_tokens_total", {}, seen.tokens
 
 
-def first_tokens(every: Iterable[Seen]) -> list[float]:
+def first_tokens(every: Iterable[ClientRecord]) -> list[float]:
     """Return the times to first token of streams, in seconds."""
     return [seen.arrivals[0] - seen.sent for seen in every if seen.streaming and seen.arrivals]
 
 
-def gaps(every: Iterable[Seen]) -> list[float]:
+def gaps(every: Iterable[ClientRecord]) -> list[float]:
     """Return the gaps between chunks with tokens, in seconds."""
     return [
         after - before
