@@ -17,8 +17,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from bench.exposition import exposition
-from bench.streams.processes import Cpu, Worker, child, memory, nginx, proxying, sidecar
-from lab import toolchain
+from bench.streams.processes import Cpu, Worker, child, memory, proxying, sidecar
+from lab import gateway, toolchain
 from lab.process import HOST, ServerError, ServerProcess, free_ports, get
 
 ROUNDS = 4
@@ -117,7 +117,7 @@ def _costs(bench: Bench, folder: Path) -> None:
     plain, captured = bench.ports
     with ExitStack() as stack:
         program = toolchain.program("nginx", lambda text: print(text, file=sys.stderr))
-        other = stack.enter_context(nginx(program, folder, plain))
+        other = stack.enter_context(gateway.nginx(program, folder, f"http://{HOST}:{plain}"))
         tap, port = proxying(folder, plain)
         stack.enter_context(tap)
         peers = [

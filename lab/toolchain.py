@@ -29,6 +29,8 @@ _PACKAGES = {
     "victoria-metrics": ("victoria-metrics",),
     "vmalert": ("victoria-metrics",),
     "nginx": ("nginx",),
+    "haproxy": ("haproxy",),
+    "caddy": ("caddy",),
 }
 # The first release of Debian whose package is recent enough: VictoriaMetrics receives OTLP from
 # 1.92 on.
@@ -39,6 +41,9 @@ _USE_DEBIAN = "use Debian, for example in a container"
 _NAMES = {"alertmanager": ("alertmanager", "prometheus-alertmanager")}
 _FOLDERS = ("usr/bin", "usr/sbin")
 _PAGES = "usr/share/prometheus"
+_LIBRARIES = "usr/lib/*-linux-gnu*/*.so.*"
+# The dependencies that a plain Debian lacks: scripts of web pages, and libraries of HAProxy.
+_UNPACKED_DEPENDENCIES = r"\b(?:libjs-|liblua|libopentracing)[\w.+-]+"
 # Addresses of mirrors, also of snapshots and of mirror lists as on cloud images.
 _MIRROR = r"mirror\b.*|.*/{distribution}(-security)?(/\d+T\d+Z)?/?|.*//security\.debian\.org/?"
 _COMPONENTS = {"debian": {"main"}, "ubuntu": {"main", "universe"}}
@@ -112,8 +117,9 @@ def program(name: str, progress: Progress) -> Path:
 def debian(package: str, progress: Progress, part: str, otherwise: str, release: str = "") -> Path:
     """Return the folder of the unpacked Debian package that `part` requires.
 
-    Of its dependencies only the scripts of web pages are unpacked too. `otherwise` is the fix on
-    other systems than Debian. `release` is the release of Debian, by default the machine's own.
+    Of its dependencies, the scripts of web pages and uncommon libraries are unpacked too.
+    `otherwise` is the fix on other systems than Debian. `release` is the release of Debian, by
+    default the machine's own.
     """
     distribution, codename = _distribution(part, otherwise)
     if release and distribution != "debian":
@@ -136,6 +142,14 @@ def debian(package: str, progress: Progress, part: str, otherwise: str, release:
 def root(program: Path) -> Path | None:
     """Return the working directory in which `program` finds its templates and pages, if any."""
     return next((each for each in program.parents if (each / _PAGES).is_dir()), None)
+
+
+def environment(program: Path) -> dict[str, str]:
+    """Return the environment in which `program` finds the libraries unpacked with it."""
+    folders = set[str]()
+    if program.is_relative_to(cache()):
+        folders = {str(library.parent) for library in program.parents[2].glob(_LIBRARIES)}
+    return os.environ | ({"LD_LIBRARY_PATH": ":".join(sorted(folders))} if folders else {})
 
 
 def install(name: str, build: Callable[[Path], None], progress: Progress) -> Path:
@@ -243,11 +257,11 @@ def _download(packages: set[str], distribution: str, release: str, into: Path) -
 
 
 def _unpack(deb: Path, into: Path) -> list[str]:
-    """Unpack one package; return the packages with the scripts of its web pages."""
+    """Unpack one package; return those of its dependencies that must be unpacked too."""
     run(deb.name, ["dpkg", "-x", deb, into])
     depends = run(deb.name, ["dpkg-deb", "-f", deb, "Depends"])
     deb.unlink()
-    return re.findall(r"\blibjs-[\w.+-]+", depends)
+    return re.findall(_UNPACKED_DEPENDENCIES, depends)
 
 
 def _relocate(folder: Path) -> None:

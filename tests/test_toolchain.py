@@ -50,6 +50,8 @@ PACKAGES = {
     },
     "libjs-base": {"control": "", "usr/share/javascript/base.js": "base"},
     "promtool": {"control": "", "usr/bin/promtool": "#!tool"},
+    "haproxy": {"control": "libc6 (>= 2.36), liblua5.3-0", "usr/sbin/haproxy": "#!gateway"},
+    "liblua5.3-0": {"control": "libc6", "usr/lib/x86_64-linux-gnu/liblua5.3.so.0": "library"},
     "prometheus-alertmanager": {"control": "", "usr/bin/prometheus-alertmanager": "#!alerts"},
     "victoria-metrics": {"control": "", "usr/bin/victoria-metrics": "#!receiver"},
 }
@@ -227,6 +229,17 @@ def test_a_missing_program_is_unpacked_from_debian(apt: Path, cache: Path) -> No
     assert prometheus.read_text() == "#!pages in usr//share/prometheus/web//and here"
     assert toolchain.root(prometheus) == home
     assert not list(cache.rglob("*.deb"))
+
+
+def test_a_program_finds_the_libraries_that_are_unpacked_with_it(apt: Path, cache: Path) -> None:
+    haproxy = toolchain.program("haproxy", silent)
+    home = cache / "debian-bookworm/haproxy"
+    assert haproxy == home / "usr/sbin/haproxy"
+    libraries = f"{home}/usr/lib/x86_64-linux-gnu"
+    assert toolchain.environment(haproxy)["LD_LIBRARY_PATH"] == libraries
+    promtool = toolchain.program("promtool", silent)
+    for program in (promtool, Path("/usr/sbin/nginx")):
+        assert toolchain.environment(program) == os.environ
 
 
 def test_only_the_machines_own_debian_mirrors_are_used(apt: Path, cache: Path) -> None:

@@ -18,45 +18,6 @@ from lab.process import HOST, ServerProcess, free_ports, serve
 CHECKOUT = Path(__file__).parents[2]
 _TICK = os.sysconf("SC_CLK_TCK")
 
-_NGINX = """\
-worker_processes 1;
-worker_rlimit_nofile 32768;
-daemon off;
-pid {folder}/pid;
-error_log stderr warn;
-events {{ worker_connections 16384; }}
-http {{
-    access_log off;
-    client_body_temp_path {folder}; proxy_temp_path {folder}; fastcgi_temp_path {folder};
-    uwsgi_temp_path {folder}; scgi_temp_path {folder};
-    server {{
-        listen 127.0.0.1:{port} backlog=4096;
-        location = /ready {{ return 200; }}
-        location / {{
-            proxy_pass http://127.0.0.1:{upstream};
-            proxy_http_version 1.1;
-            proxy_set_header Connection "";
-            proxy_buffering off;
-            proxy_read_timeout 1h;
-        }}
-    }}
-}}
-"""
-
-
-def nginx(program: Path, folder: Path, upstream: int) -> ServerProcess:
-    """Start nginx as an unbuffered proxy; its worker is its child process."""
-    config = folder / "nginx.conf"
-
-    def command(ports: Sequence[int]) -> list[str | Path]:
-        config.write_text(
-            ("user root;\n" if os.geteuid() == 0 else "")
-            + _NGINX.format(folder=folder, port=ports[0], upstream=upstream)
-        )
-        return [program, "-p", folder, "-c", config, "-e", "stderr"]
-
-    return serve(ServerProcess, "nginx", command, folder / "nginx.log", ready="/ready")
-
 
 def sidecar(folder: Path, *options: str) -> ServerProcess:
     """Start the exporter; the tap process is its child process."""
