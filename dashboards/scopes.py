@@ -78,15 +78,6 @@ def quantiles(scope: Scope, key: str, *shares: Decimal) -> list[PanelQuery]:
     return [PanelQuery(quantile(scope, q, key), f"p{decimal_text(q * 100)}") for q in every]
 
 
-def mean(scope: Scope, key: str, *by: str) -> Expr:
-    """Return the mean of a histogram signal, in seconds."""
-    metric = SIGNALS[key].metric
-    if key in scope.native:
-        histogram = scope.rate(metric, by=by)
-        return call("histogram_sum", histogram) / call("histogram_count", histogram)
-    return scope.rate(f"{metric}_sum", by=by) / scope.rate(f"{metric}_count", by=by)
-
-
 def total(scope: Scope, key: str, *by: str) -> Expr:
     """Add up a gauge signal."""
     return aggregate("sum", scope.gauge(key), by)

@@ -116,7 +116,7 @@ def _stages(scope: Scope) -> Iterator[core.Panel]:
         "Where the time goes",
         "Mean time per request in each stage. Queue grows without capacity, prefill with prompt "
         "length, decode with output length and batch size.",
-        [PanelQuery(scopes.mean(scope, key), key) for key in _STAGES],
+        [PanelQuery(scope.mean(key), key) for key in _STAGES],
         unit=panels.SECONDS,
         stacked=True,
     )
@@ -125,9 +125,9 @@ def _stages(scope: Scope) -> Iterator[core.Panel]:
         "Mean time to first token, and the engine's own queue and prefill. With a tap the gap "
         "between both is time outside the engine: frontend, proxy or network.",
         [
-            PanelQuery(scopes.mean(scope, "ttft", "version"), f"first token, {scopes.BY_VERSION}"),
+            PanelQuery(scope.mean("ttft", ("version",)), f"first token, {scopes.BY_VERSION}"),
             PanelQuery(
-                scopes.mean(scope, "queue", "version") + scopes.mean(scope, "prefill", "version"),
+                scope.mean("queue", ("version",)) + scope.mean("prefill", ("version",)),
                 f"queue + prefill, {scopes.BY_VERSION}",
             ),
         ],

@@ -1,25 +1,21 @@
-"""PromQL of diagnosis checks, for one objective of a service."""
+"""PromQL of diagnosis checks of one objective of a service."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import cached_property
 
-from promql.expr import Binary, Expr, Matcher, Vector, aggregate, call, equal, number, on
+from promql.expr import Expr, Matcher, Vector, aggregate, call, equal, number, on
+from runbooks.service_queries import BEFORE
 from slos import names
 from slos.causes import cause_labels
 from slos.generic_events import bad_share
 from slos.indicator_events import counters
-from slos.indicators import FAILED, among
+from slos.indicators import among
 from slos.plan import Plan, PlannedCause, PlannedObjective
 from slos.queries import INSTANCE, Scope, burn_rate, native_signals, recorded
 from slos.signals import SIGNALS
-
-BEFORE = "1d"
-"""The offset of comparisons: the same time on the day before."""
-_STUCK_SECONDS = 30
 
 
 @dataclass(frozen=True)
@@ -41,7 +37,7 @@ class Subject:
         """The share of events that may be bad."""
         return 1 - self.planned.objective.target
 
-    def recorded(self, series: str) -> Expr:
+    def recorded(self, series: str) -> Vector:
         """Select one of the objective's recorded series."""
         return recorded(series, self.plan.service.service, self.planned.objective)
 
@@ -64,111 +60,6 @@ def version_excess(subject: Subject) -> Expr:
 def _good(subject: Subject, *by: str) -> Expr:
     objective, service = subject.planned.objective, subject.plan.service.service
     return subject.scope.share_good(objective, service, by)
-
-
-def stuck_engines(subject: Subject) -> Expr:
-    """Select engines without a finished iteration for long, whose gauges are withdrawn."""
-    identity = ("model", "version", INSTANCE)
-    age = subject.scope.series("tokenslo_engine_stats_age_seconds")
-    old = aggregate("max", age, identity).compare(">", number(_STUCK_SECONDS))
-    # Not the gauge itself: the sidecar withdraws what stands still while sequences are active.
-    refused = subject.scope.series(
-        "tokenslo_signal_info",
-        *equal({"signal": "sequences_active", "quality": "unavailable"}),
-    )
-    return Binary(old, "and", refused, matching=on(*identity))
-
-
-def by_instance(signal: str) -> Callable[[Subject], Expr]:
-    """Return a gauge of the fullest model of each instance."""
-    return lambda s: aggregate("max", s.scope.gauge(signal), (INSTANCE,))
-
-
-def _tokens_per_request(direction: str, scope: Scope, offset: str | None = None) -> Expr:
-    return scope.tokens(direction, offset) / scope.requests("ok", offset=offset)
-
-
-def length_ratio(direction: str) -> Callable[[Subject], Expr]:
-    """Return the mean length of prompts or responses, over that of the day before."""
-
-    def query(subject: Subject) -> Expr:
-        now = _tokens_per_request(direction, subject.scope)
-        return now / _tokens_per_request(direction, subject.scope, BEFORE)
-
-    return query
-
-
-def rate_ratio(signal: str) -> Callable[[Subject], Expr]:
-    """Return the rate of a counter, over that of the day before."""
-
-    def query(subject: Subject) -> Expr:
-        metric = SIGNALS[signal].metric
-        return subject.scope.rate(metric) / subject.scope.rate(metric, offset=BEFORE)
-
-    return query
-
-
-def output_ratio(subject: Subject) -> Expr:
-    """Return output tokens per second, over those of the day before."""
-    return subject.scope.tokens("output") / subject.scope.tokens("output", BEFORE)
-
-
-def memory_growth(subject: Subject) -> Expr:
-    """Return each instance's memory, over the minimum of the last day."""
-    now = subject.scope.gauge("memory_gpu")
-    past = Vector(now.metric, now.matchers, BEFORE)
-    return aggregate("max", now / call("min_over_time", past), (INSTANCE,))
-
-
-def failures(*outcomes: str) -> Callable[[Subject], Expr]:
-    """Return requests per second with these outcomes, by the server's reason."""
-    metric = SIGNALS["request_failures"].metric
-    return lambda s: s.scope.rate(metric, among("outcome", outcomes), by=("outcome", "reason"))
-
-
-def died_before_first_token(subject: Subject) -> Expr:
-    """Return requests per second that ended before their first token."""
-    metric = SIGNALS["requests_without_first_token"].metric
-    return subject.scope.rate(metric, by=("outcome",))
-
-
-def mid_stream_failures(subject: Subject) -> Expr:
-    """Return streams per second that failed mid-stream."""
-    cut = (Matcher("phase", "=", "mid_stream"), among("outcome", FAILED))
-    return subject.scope.rate(SIGNALS["streams"].metric, *cut, by=("outcome",))
-
-
-def disconnect_age_ratio(subject: Subject) -> Expr:
-    """Return the 90th over the 99th percentile of the age at disconnect; near 1 is a timeout.
-
-    A timeout cuts off the top of the distribution, so the oldest streams have one age.
-    """
-    young, old = (subject.scope.quantile(Decimal(q), "disconnect_age") for q in ("0.9", "0.99"))
-    return young / old
-
-
-def early_disconnects(subject: Subject) -> Expr:
-    """Return the share of disconnects before the first token."""
-    metric = SIGNALS["disconnects"].metric
-    early = subject.scope.rate(metric, Matcher("phase", "=", "before_first_token"))
-    return early / subject.scope.rate(metric)
-
-
-def retries(subject: Subject) -> Expr:
-    """Return the share of requests that are suspected retries."""
-    return subject.scope.rate(SIGNALS["suspected_retries"].metric) / subject.scope.requests()
-
-
-def backpressure(subject: Subject) -> Expr:
-    """Return the share of live streams whose clients do not read."""
-    waiting = subject.scope.rate(SIGNALS["client_backpressure"].metric)
-    return waiting / aggregate("sum", subject.scope.gauge("live_streams")).compare(">", number(0))
-
-
-def wasted_tokens(subject: Subject) -> Expr:
-    """Return the share of tokens sent after a client disconnect."""
-    wasted = subject.scope.rate(SIGNALS["wasted_tokens"].metric)
-    return wasted / (wasted + subject.scope.tokens("output"))
 
 
 def failing_clause(subject: Subject) -> Expr:
@@ -202,16 +93,23 @@ def _event_series(subject: Subject) -> str:
     return subject.scope.observed(key) if signal.kind == "histogram" else signal.metric
 
 
-def models_with_signal(subject: Subject) -> Expr:
-    """Return all models with the objective's signal, without the SLO file's selector."""
-    anything = Scope({}).series(_event_series(subject))
-    return aggregate("count", anything, ("model", "version"))
+def event_series(subject: Subject) -> Expr:
+    """Return the number of elements of the query of all events, 0 without any."""
+    events = aggregate("count", subject.planned.events.total)
+    return events.or_(call("vector", number(0)))
+
+
+def other_models(subject: Subject) -> Expr:
+    """Return the models with the objective's signal, if those that the SLO file selects lack it."""
+    metric = _event_series(subject)
+    anything = aggregate("count", Scope({}).series(metric), ("model", "version"))
+    return anything.unless(aggregate("count", subject.scope.series(metric)), on())
 
 
 def traffic_ratio(subject: Subject) -> Expr:
     """Return all events per second, over those of the day before."""
-    now = recorded(names.TOTAL, subject.plan.service.service, subject.planned.objective)
-    return now / replace(now, offset=BEFORE)
+    now = subject.recorded(names.TOTAL)
+    return now / replace(now, offset=BEFORE).compare(">", number(0))
 
 
 def bad_share_by_instance(subject: Subject) -> Expr:

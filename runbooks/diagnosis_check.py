@@ -1,14 +1,17 @@
-"""Diagnosis steps as data types: a query and its expected result."""
+"""Diagnosis steps as data types: a query, its healthy result, and the verdict on a result."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import operator
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
+from math import isnan
 from typing import Literal
 
 from promql.expr import Expr, decimal_text
 from runbooks.check_queries import Subject
+from slos.queries import Scope
 
 Operator = Literal["<", "<=", ">", ">=", "=="]
 _OPERATOR_TEXT: Mapping[Operator, str] = {
@@ -18,6 +21,14 @@ _OPERATOR_TEXT: Mapping[Operator, str] = {
     ">=": "at least ",
     "==": "",
 }
+_HOLDS: Mapping[Operator, Callable[[float, float], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "==": operator.eq,
+}
+Verdict = Literal["healthy", "sick", "no_data"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +56,7 @@ class DiagnosisCheck:
     :data:`runbooks.playbooks.PLAYBOOKS`, or empty where the result itself names what to open;
     ``note`` explains how to interpret the result.  ``per_objective`` steps have a query or an
     expected value of their own for each objective; a service's objectives with one indicator share
-    the others.
+    the others.  ``of_service`` is set if the check needs no objective.
     """
 
     key: str
@@ -56,18 +67,62 @@ class DiagnosisCheck:
     points_to: str
     note: str = ""
     per_objective: bool = False
+    of_service: ServiceCheck | None = None
 
 
-def no_result(qualifier: str = "") -> Callable[[Subject], HealthyResult]:
+@dataclass(frozen=True, slots=True)
+class ServiceCheck:
+    """The query and the healthy result of a check of servers, whatever their objectives."""
+
+    query: Callable[[Scope], Expr]
+    healthy: HealthyResult
+
+
+def verdict(healthy: HealthyResult, values: Iterable[float]) -> Verdict:
+    """Compare the elements of a result with the healthy one.
+
+    NaN is no data: it comes from a ratio without events.  Without data a check is neither healthy
+    nor sick, unless the healthy result is an empty one.
+    """
+    known = [value for value in values if not isnan(value)]
+    if healthy.value is None:
+        return "sick" if known else "healthy"
+    if not known:
+        return "no_data"
+    limit, holds = float(healthy.value), _HOLDS[healthy.op]
+    return "healthy" if all(holds(value, limit) for value in known) else "sick"
+
+
+def service_check(
+    key: str,
+    question: str,
+    query: Callable[[Scope], Expr],
+    healthy: HealthyResult,
+    rules_out: str,
+    points_to: str,
+    note: str = "",
+) -> DiagnosisCheck:
+    """Make a check that needs no objective."""
+    return DiagnosisCheck(
+        key,
+        question,
+        lambda subject: query(subject.scope),
+        lambda _: healthy,
+        rules_out,
+        points_to,
+        note,
+        of_service=ServiceCheck(query, healthy),
+    )
+
+
+def no_result(qualifier: str = "") -> HealthyResult:
     """Expect an empty result."""
-    return lambda _: HealthyResult("==", None, qualifier)
+    return HealthyResult("==", None, qualifier)
 
 
-def compares(
-    op: Operator, value: int | str, qualifier: str = ""
-) -> Callable[[Subject], HealthyResult]:
+def compares(op: Operator, value: int | str, qualifier: str = "") -> HealthyResult:
     """Expect all elements to compare like this."""
-    return lambda _: HealthyResult(op, Decimal(value), qualifier)
+    return HealthyResult(op, Decimal(value), qualifier)
 
 
 def within_budget(scope: str = "") -> Callable[[Subject], HealthyResult]:

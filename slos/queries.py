@@ -72,7 +72,7 @@ class Scope:
     Prometheus stores as native histograms (:func:`native_signals`), and ``needed`` those that
     objectives of ``service`` require.  Matchers for labels that a metric of the catalogue lacks are
     left out: the exporter's own metrics have no ``model``, but have a ``namespace`` that Prometheus
-    adds.
+    adds.  ``offset`` moves every selection into the past.
     """
 
     selector: Mapping[str, str]
@@ -81,6 +81,7 @@ class Scope:
     native: frozenset[str] = frozenset()
     service: str = ""
     needed: tuple[str, ...] = ()
+    offset: str | None = None
 
     def series(
         self, metric: str, *matchers: Matcher, window: str | None = None, offset: str | None = None
@@ -93,7 +94,7 @@ class Scope:
             for matcher in (*equal(self.selector), *self.also)
             if matcher.label in carried or matcher.label not in _OUR_LABELS
         )
-        return vector(metric, (*scope, *matchers), window, offset)
+        return vector(metric, (*scope, *matchers), window, offset or self.offset)
 
     def _labels(self, more: Iterable[Matcher]) -> frozenset[str]:
         return frozenset((*self.selector, *(each.label for each in (*self.also, *more))))
@@ -112,19 +113,17 @@ class Scope:
         """Select every state or kind of the gauge that the signal belongs to."""
         return self.series(SIGNALS[key].metric)
 
-    def rate(
-        self, metric: str, *matchers: Matcher, by: Iterable[str] = (), offset: str | None = None
-    ) -> Expr:
-        """Return events per second, ``offset`` ago."""
+    def rate(self, metric: str, *matchers: Matcher, by: Iterable[str] = ()) -> Expr:
+        """Return events per second."""
         labels = tuple(by)
         own = metric_with(metric, labels)
-        ranged = self.series(own, *matchers, window=self.window, offset=offset)
+        ranged = self.series(own, *matchers, window=self.window)
         return aggregate("sum", call("rate", ranged), labels)
 
-    def tokens(self, direction: str, offset: str | None = None) -> Expr:
+    def tokens(self, direction: str, by: Iterable[str] = ()) -> Expr:
         """Return tokens per second."""
         signal = SIGNALS[f"{direction}_tokens"]
-        return self.rate(signal.metric, *equal(signal.fixed), offset=offset)
+        return self.rate(signal.metric, *equal(signal.fixed), by=by)
 
     def observed(self, key: str) -> str:
         """Return the series that exists for each server with a histogram signal."""
@@ -142,6 +141,14 @@ class Scope:
         """Estimate a quantile of a histogram signal, in seconds."""
         return call("histogram_quantile", number(q), self.histogram(key))
 
+    def mean(self, key: str, by: Iterable[str] = ()) -> Expr:
+        """Return the mean of a histogram signal, in seconds."""
+        metric = SIGNALS[key].metric
+        if key in self.native:
+            histogram = self.rate(metric, by=by)
+            return call("histogram_sum", histogram) / call("histogram_count", histogram)
+        return self.rate(f"{metric}_sum", by=by) / self.rate(f"{metric}_count", by=by)
+
     def share_within(self, key: str, threshold: Decimal, by: Iterable[str] = ()) -> Expr:
         """Return the share of observations that are at most ``threshold`` seconds."""
         metric = SIGNALS[key].metric
@@ -150,10 +157,10 @@ class Scope:
         within = self.rate(f"{metric}_bucket", boundary_matcher(threshold), by=by)
         return within / self.rate(f"{metric}_count", by=by)
 
-    def requests(self, *outcomes: str, by: Iterable[str] = (), offset: str | None = None) -> Expr:
+    def requests(self, *outcomes: str, by: Iterable[str] = ()) -> Expr:
         """Return requests per second by ``outcomes``, all by default."""
         matchers = (among("outcome", outcomes),) if outcomes else ()
-        return self.rate(SIGNALS["requests"].metric, *matchers, by=by, offset=offset)
+        return self.rate(SIGNALS["requests"].metric, *matchers, by=by)
 
     def share_good(self, objective: Objective, service: str, by: Iterable[str] = ()) -> Expr:
         """Return the share of good events of an objective that does not count time slices."""

@@ -40,9 +40,12 @@ LABELS = {
     },
     **{name: {"service", "slo"} for name in RECORDED},
     **FOR_CAUSES,
-    # Triton's own metrics, for the alert on GPU memory.
+    # Triton's own metrics, for the alert on GPU memory and the check of an ensemble's stages.
     **{f"nv_gpu_memory_{part}_bytes": {"gpu_uuid"} | TARGET_LABELS for part in ("used", "total")},
-    "nv_inference_pending_request_count": {"model", "version"} | TARGET_LABELS,
+    **{
+        f"nv_inference_{name}": {"model", "version"} | TARGET_LABELS
+        for name in ("pending_request_count", "request_duration_us")
+    },
     **{
         f"process_{name}": TARGET_LABELS
         for name in ("cpu_seconds_total", "resident_memory_bytes", "open_fds", "max_fds")

@@ -186,6 +186,7 @@ def test_every_step_leads_to_a_mitigation_on_the_same_page(indicator):
 
 def test_there_is_no_check_or_cause_that_no_page_uses():
     used = set(chain.from_iterable(CAUSE_CHECKS.values()))
+    used |= {step.check for playbook in PLAYBOOKS.values() for step in playbook.steps}
     remedies = {alert.runbook for alert in CAUSE_ALERTS}
     for plan in (PLAN, generic_plan()):
         for planned, alert in plan.alerts():

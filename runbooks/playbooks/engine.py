@@ -20,6 +20,8 @@ ENGINE = (
         steps=(
             Step("kv", "The result is outside its healthy range.", "KV cache"),
             Step("paused", "The result is outside its healthy range.", "KV cache"),
+            Step("no_evict_waiting", "The result is outside its healthy range.", "KV cache"),
+            Step("stalls", "The result is outside its healthy range.", "KV cache"),
         ),
         actions=(
             Action(
@@ -75,6 +77,10 @@ ENGINE = (
             Step("batch", "The result is outside its healthy range.", "batcher"),
             Step("rejections", "The result is outside its healthy range.", "batcher"),
             Step("early", "The result is outside its healthy range.", "batcher"),
+            Step("queue_share", "The result is outside its healthy range.", "batcher"),
+            Step("traffic_one_instance", "The result is outside its healthy range.", "batcher"),
+            Step("server_timeouts", "The result is outside its healthy range.", "batcher"),
+            Step("disconnects_up", "The result is outside its healthy range.", "batcher"),
         ),
         actions=(
             Action(
@@ -260,7 +266,11 @@ ENGINE = (
             " same GPU."
         ),
         impact="Users notice what the alert's page states.",
-        steps=(Step("output", "The result is outside its healthy range.", "GPU"),),
+        steps=(
+            Step("output", "The result is outside its healthy range.", "GPU"),
+            Step("prefill_slow", "The result is outside its healthy range.", "GPU"),
+            Step("pace_slow", "The result is outside its healthy range.", "GPU"),
+        ),
         actions=(
             Action(
                 "Compare the instances: if one is slow, take it out of traffic.",
@@ -290,7 +300,10 @@ ENGINE = (
             "sequences than the objective allows."
         ),
         impact="Users notice what the alert's page states.",
-        steps=(Step("batch", "The result is outside its healthy range.", "batcher"),),
+        steps=(
+            Step("batch", "The result is outside its healthy range.", "batcher"),
+            Step("throughput", "The result is outside its healthy range.", "batcher"),
+        ),
         actions=(Action("Follow the steps of the diagnosis; mitigate what they find."),),
         verified_by="batch",
         escalate="Call the owner when two mitigations have not helped.",

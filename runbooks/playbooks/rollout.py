@@ -52,7 +52,10 @@ ROLLOUT = (
         symptoms=("A cold start",),
         meaning="An instance or a model has started recently and is slow until it is warm.",
         impact="Users notice what the alert's page states.",
-        steps=(Step("sources", "The result is outside its healthy range.", "instance"),),
+        steps=(
+            Step("sources", "The result is outside its healthy range.", "instance"),
+            Step("recent_start", "The result is outside its healthy range.", "instance"),
+        ),
         actions=(Action("Follow the steps of the diagnosis; mitigate what they find."),),
         verified_by="waiting",
         escalate="Call the owner when two mitigations have not helped.",
@@ -68,6 +71,9 @@ ROLLOUT = (
         steps=(
             Step(
                 "sources", "The result is outside its healthy range.", "artifact or configuration"
+            ),
+            Step(
+                "not_ready", "The result is outside its healthy range.", "artifact or configuration"
             ),
         ),
         actions=(Action("Follow the steps of the diagnosis; mitigate what they find."),),
@@ -89,6 +95,16 @@ ROLLOUT = (
             Step(
                 "answers", "The result is outside its healthy range.", "artifact or configuration"
             ),
+            Step(
+                "probe_fails",
+                "The result is outside its healthy range.",
+                "artifact or configuration",
+            ),
+            Step(
+                "short_answers",
+                "The result is outside its healthy range.",
+                "artifact or configuration",
+            ),
         ),
         actions=(Action("Follow the steps of the diagnosis; mitigate what they find."),),
         verified_by="answers",
@@ -102,7 +118,10 @@ ROLLOUT = (
         symptoms=("One stage of an ensemble is slow",),
         meaning=("The engine is as fast as before; another stage of the ensemble takes the time."),
         impact="Users notice what the alert's page states.",
-        steps=(Step("output", "The result is outside its healthy range.", "backend"),),
+        steps=(
+            Step("output", "The result is outside its healthy range.", "backend"),
+            Step("stage_slow", "The result is outside its healthy range.", "backend"),
+        ),
         actions=(Action("Follow the steps of the diagnosis; mitigate what they find."),),
         verified_by="output",
         escalate="Call the owner when two mitigations have not helped.",
@@ -118,7 +137,10 @@ ROLLOUT = (
             "concurrent requests."
         ),
         impact="Users notice what the alert's page states.",
-        steps=(Step("prompts", "The result is outside its healthy range.", "client"),),
+        steps=(
+            Step("prompts", "The result is outside its healthy range.", "client"),
+            Step("mix_by_version", "The result is outside its healthy range.", "client"),
+        ),
         actions=(Action("Follow the steps of the diagnosis; mitigate what they find."),),
         verified_by="versions",
         escalate="Call the owner when two mitigations have not helped.",
