@@ -132,7 +132,7 @@ def _unprintable(text: str) -> Flaw | None:
         return None
     return Flaw(
         text.count("\n", 0, found.start()) + 1,
-        f"the character U+{ord(found[0]):04X} cannot stand in YAML",
+        f"the character U+{ord(found[0]):04X} is not allowed in YAML",
         'delete it, or write it as an escape such as "\\u001b" in double quotes',
     )
 
@@ -266,7 +266,7 @@ class _Composer:
         name = str(event.anchor)
         node = self.anchors.get(name)
         if node is _OPEN:
-            self._fatal(event, f"the alias *{name} stands inside of its own value", "remove it")
+            self._fatal(event, f"the alias *{name} is inside its own value", "remove it")
         if node is None:
             self._fatal(event, f"the alias *{name} has no value", f"write &{name} at its value")
         return node
@@ -293,7 +293,7 @@ class _Composer:
                 self._flaw(event, "merge keys are not supported", "write the keys out")
                 merged += _merged(value)
             elif name in entries:
-                message = f"the key {quoted(name)} stands on line {entries[name][0]} already"
+                message = f"the key {quoted(name)} is defined on line {entries[name][0]} already"
                 self._flaw(event, message, "delete one of them")
             else:
                 entries[name] = (line, value)

@@ -89,16 +89,16 @@ class Counting:
         """Return events in the unit of this counting."""
         return per_second if self.seconds == 1 else per_second * number(self.seconds)
 
-    def each(self, some: Vector) -> Expr:
-        """Return the increase of each counter.
+    def each(self, counter: Vector) -> Expr:
+        """Return the increase of each series of a counter.
 
         Increases between two evaluations add up to the increase over any window, at any scrape
         interval; ``rate`` extrapolates at both ends.  A counter has no increase in the minute in
         which it restarts or in which Prometheus first sees it: it may be old.
         """
         if not self.differs:
-            return self.scaled(self.rate(some))
-        return (self._last(some) - self._before(some)).compare(">=", number(0))
+            return self.scaled(self.rate(counter))
+        return (self._last(counter) - self._before(counter)).compare(">=", number(0))
 
     def observations(self, histogram: Vector) -> Expr:
         """Return the observations of native histograms, per second or in the last minute.
@@ -111,20 +111,24 @@ class Counting:
         grown = Binary(call("histogram_count", last), ">=", call("histogram_count", before))
         return (last - before).and_(grown)
 
-    def events(self, some: Vector) -> Expr:
-        """Return the sum of the increases of counters."""
-        return self.scaled(self.sum(self.rate(some))) if self.plain else self.sum(self.each(some))
+    def events(self, counter: Vector) -> Expr:
+        """Return the sum of the increases of a counter's series."""
+        if self.plain:
+            return self.scaled(self.sum(self.rate(counter)))
+        return self.sum(self.each(counter))
 
-    def born_late(self, some: Vector, known: Vector, matching: Matching) -> Expr:
-        """Return the sum of counters whose series may start with their first event.
+    def events_with_new_series(
+        self, counter: Vector, reference: Vector, matching: Matching
+    ) -> Expr:
+        """Return the sum of increases of a counter whose series may start with their first event.
 
-        Such a counter has no earlier value; its value is its increase where the ``known`` counter
+        A new series has no earlier value: its value is its increase where the ``reference`` counter
         of the same target is older.
         """
         if not self.differs:
-            return self.events(some)
-        newborn = self._last(some).and_(self._before(known), matching)
-        return self.sum(self.each(some).or_(newborn))
+            return self.events(counter)
+        new = self._last(counter).and_(self._before(reference), matching)
+        return self.sum(self.each(counter).or_(new))
 
     def total(self, total: Expr) -> Expr:
         """Return the total: the recorded one without its labels, or else as given."""
@@ -144,11 +148,13 @@ class Counting:
             return bad.compare("<", total * number(1 - _NOISE))
         return exceeds(bad, total)
 
-    def _last(self, some: Vector) -> Expr:
-        return call("last_over_time", replace(some, window=LONGEST_GAP))
+    def _last(self, series: Vector) -> Expr:
+        return call("last_over_time", replace(series, window=LONGEST_GAP))
 
-    def _before(self, some: Vector) -> Expr:
-        return call("last_over_time", replace(some, window=LONGEST_GAP, offset=f"{MINUTE // 60}m"))
+    def _before(self, series: Vector) -> Expr:
+        return call(
+            "last_over_time", replace(series, window=LONGEST_GAP, offset=f"{MINUTE // 60}m")
+        )
 
 
 def exceeds(part: Expr, whole: Expr) -> Expr:
@@ -183,7 +189,7 @@ def bucket(metric: str, chosen: tuple[Matcher, ...], boundary: Decimal) -> Vecto
 def in_slices(each: Events, of: TimeSlices, counting: Counting) -> Events:
     """Count time slices instead of events; a slice is bad if too many of its events are.
 
-    ``each`` are rates over one slice.  Every evaluation judges the slice that ends with it, in
+    ``each`` are rates over one slice.  Every evaluation covers the slice that ends with it, in
     proportion to its share of the slice.  A slice without events is good: the objective is about
     time, so the budget is the same time at any traffic.
     """
@@ -197,7 +203,7 @@ def bucketed(
 ) -> Events:
     """Count the observations of a classic histogram; those above ``boundary`` are bad."""
     every, within = vector(f"{metric}_count", chosen), bucket(metric, chosen, boundary)
-    # A server without this boundary has no count of fast requests: it must not make all slow.
+    # Without this boundary a server has no count of fast requests; its requests are not all slow.
     observed = counting.sum(counting.each(every).and_(within, ignoring("le")))
     in_time = counting.events(within)
     missing = absent(within)

@@ -65,7 +65,7 @@ class _GenericQueries:
         """Return ``some`` of the events that ``every`` counter counts."""
         if some == every:
             return self.counting.events(some)
-        return self.counting.born_late(some, every, _ONE_TARGET)
+        return self.counting.events_with_new_series(some, every, _ONE_TARGET)
 
     def missing(self, total: InstantQuery) -> Expr:
         """Return an element while no event is counted, by the counters where all queries are."""

@@ -91,7 +91,7 @@ def _services(value: object, place: Place) -> list[tuple[dict[str, Any], Place]]
     """Read a list of services."""
     items: list[object] = expect(list, "a list of services", value)
     if not items:
-        raise BadValue("holds no service", "add one")
+        raise BadValue("has no service", "add one")
     places = [place.at(index) for index in range(len(items))]
     read = [
         read_value(partial(read_mapping, ONE_OF_SERVICES), item, at)
@@ -103,7 +103,7 @@ def _services(value: object, place: Place) -> list[tuple[dict[str, Any], Place]]
 def _objectives(value: object, place: Place) -> list[dict[str, Any]]:
     items: list[object] = expect(list, "a list of objectives", value)
     if not items:
-        raise BadValue("holds no objective", "add one")
+        raise BadValue("has no objective", "add one")
     if len(items) > MAX_OBJECTIVES:
         raise BadValue(
             f"holds {len(items):,} objectives, more than {MAX_OBJECTIVES:,}",

@@ -42,7 +42,7 @@ def load_file(path: str | Path, libraries: Sequence[Path] = (), *, partly: bool 
                 services.append(Service(file=document.file, **read))
     if not (services or problems or any(note.lost for note in notes.found)):
         fix = "give a file with at least one SLO"
-        problems.append(Problem(str(path), 0, "", "holds no SLO", fix))
+        problems.append(Problem(str(path), 0, "", "has no SLO", fix))
     if not partly:
         problems += [note.problem for note in notes.found if note.lost]
     if problems:

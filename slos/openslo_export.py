@@ -95,7 +95,7 @@ def _of_objective(objective: Objective, service: Service) -> dict[str, tuple[str
         )
     elif not _can_be_read_back(objective, service):
         skipped["indicator"] = (
-            "is written as the rates it comes to, as OpenSLO has no words for it",
+            "is written as rates, as OpenSLO has no equivalent",
             "expect the same numbers, but other queries if this is read again",
         )
     return skipped

@@ -109,8 +109,8 @@ def test_both_parsers_of_pyyaml_read_the_same(loader, monkeypatch):
         (
             "a: 1\nb: 2\na: 3\nb: 4\n",
             [
-                'a.yaml:3: the key "a" stands on line 1 already. Fix: delete one of them.',
-                'a.yaml:4: the key "b" stands on line 2 already. Fix: delete one of them.',
+                'a.yaml:3: the key "a" is defined on line 1 already. Fix: delete one of them.',
+                'a.yaml:4: the key "b" is defined on line 2 already. Fix: delete one of them.',
             ],
         ),
         (
@@ -125,7 +125,7 @@ def test_both_parsers_of_pyyaml_read_the_same(loader, monkeypatch):
         (
             "a: 1\na:\n  - !x b\n",
             [
-                'a.yaml:2: the key "a" stands on line 1 already. Fix: delete one of them.',
+                'a.yaml:2: the key "a" is defined on line 1 already. Fix: delete one of them.',
                 'a.yaml:3: the tag "!x" is not allowed. Fix: delete it.',
             ],
         ),
@@ -148,7 +148,7 @@ def test_both_parsers_of_pyyaml_read_the_same(loader, monkeypatch):
         ("a: *b\n", ["a.yaml:1: the alias *b has no value. Fix: write &b at its value."]),
         (
             "a: 1\nb: &x\n  - *x\n",
-            ["a.yaml:3: the alias *x stands inside of its own value. Fix: remove it."],
+            ["a.yaml:3: the alias *x is inside its own value. Fix: remove it."],
         ),
         (
             "a:\n\t- b\n",
@@ -174,7 +174,7 @@ def test_both_parsers_of_pyyaml_read_the_same(loader, monkeypatch):
         (
             "a: 1\na: 2\nb: 'c\n",
             [
-                'a.yaml:2: the key "a" stands on line 1 already. Fix: delete one of them.',
+                'a.yaml:2: the key "a" is defined on line 1 already. Fix: delete one of them.',
                 "a.yaml:3: is not valid YAML: found unexpected end of stream at column 4. "
                 "Fix: close the quotes.",
             ],
@@ -182,15 +182,15 @@ def test_both_parsers_of_pyyaml_read_the_same(loader, monkeypatch):
         (
             "a: 1\nb: \x1b[31m\n",
             [
-                "a.yaml:2: the character U+001B cannot stand in YAML. Fix: delete it, or write it "
-                'as an escape such as "\\u001b" in double quotes.'
+                "a.yaml:2: the character U+001B is not allowed in YAML. Fix: delete it, or write "
+                'it as an escape such as "\\u001b" in double quotes.'
             ],
         ),
         (
             "a: 1\nb: x\u2028y\n",
             [
-                "a.yaml:2: the character U+2028 cannot stand in YAML. Fix: delete it, or write it "
-                'as an escape such as "\\u001b" in double quotes.'
+                "a.yaml:2: the character U+2028 is not allowed in YAML. Fix: delete it, or write "
+                'it as an escape such as "\\u001b" in double quotes.'
             ],
         ),
         (b"a: 1\nb: \xe9\n", ["a.yaml:2: is not UTF-8 text. Fix: save the file as UTF-8."]),

@@ -188,7 +188,7 @@ def test_a_counter_mixed_with_a_rate_is_exported_as_a_rate(folder: Folder) -> No
     mixed = replace(generic_objective("bad-rate"), queries=queries)
     text = openslo_export.text([generic_service(mixed)])
     (note,) = openslo_export.left_out([generic_service(mixed)])
-    assert "objectives[0].indicator: is written as the rates it comes to" in str(note)
+    assert "objectives[0].indicator: is written as rates" in str(note)
     (back,) = load_file(folder.write(text)).services
     assert back.objectives[0].queries == {**queries, "bad": "sum(rate(errors_total[{window}]))"}
 

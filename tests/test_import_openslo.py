@@ -62,8 +62,8 @@ SEARCH = """\
 
 OURS = """\
 # Converted by tokenslo 0.1.0 from slo.yaml.
-# Line 9, spec.connectionDetails: are left out: rules ask the Prometheus that loads them. Fix: \
-load the rules where the metrics are.
+# Line 9, spec.connectionDetails: are left out: rules query the Prometheus that loads them. Fix: \
+load the rules into the Prometheus that has the metrics.
 # Line 45, spec: AlertPolicy is left out: alerts follow from the objective. Fix: set labels of \
 pages and tickets under alerting after converting.
 # Line 29, metadata.name: "Availability" is written availability. Fix: expect availability in \
@@ -241,19 +241,19 @@ LOST = {
     ),
     "datadog": (
         v1(ratio(SUM, ALL)).replace("type: prometheus", "type: Datadog", 1),
-        'metricSource.type: "Datadog" is not in PromQL',
+        'metricSource.type: "Datadog" does not use PromQL',
     ),
     "counters since they began": (
         v1(ratio("sum(x_total)", "sum(y_total)")),
-        "reads counters since they began, not what happened in a time",
+        "reads the totals of counters, not their rates",
     ),
     "weights": (
         v1(ratio(SUM, ALL), more=", compositeWeight: 2"),
-        "weighs objectives into one",
+        "combines weighted objectives into one",
     ),
     "equal weights": (
         v1(ratio(SUM, ALL), more=f", indicator: {{{ratio(SUM, ALL)}}}}}, {{target: 0.9"),
-        "spec.objectives[0].indicator: weighs objectives into one",
+        "spec.objectives[0].indicator: combines weighted objectives into one",
     ),
 }
 
@@ -270,15 +270,15 @@ def test_an_objective_without_an_equivalent_is_refused_by_generate(
 def test_defaults_of_time_slices_are_warned_of(folder: Folder) -> None:
     warnings = folder.warnings(v1(ratio(SUM, ALL), "Timeslices"))[:2]
     assert [line.partition(". Fix")[0].partition("objectives[0]: ")[2] for line in warnings] == [
-        "does not say timeSliceWindow, so 1m is taken",
-        "does not say timeSliceTarget, so 1 is taken",
+        "has no timeSliceWindow, so the default 1m is used",
+        "has no timeSliceTarget, so the default 1 is used",
     ]
 
 
 def test_counts_in_a_window_are_warned_of(folder: Folder) -> None:
     counted = SUM.replace("rate", "increase"), ALL.replace("rate", "increase")
     (warning,) = folder.warnings(v1(ratio(*counted)))
-    assert "counts events in the window instead of in a second" in warning
+    assert "counts events per window instead of per second" in warning
 
 
 @pytest.mark.parametrize(
@@ -338,8 +338,8 @@ def test_two_objects_of_one_name_are_refused(folder: Folder) -> None:
     sli = NAMED.format("SLI", f"{{{ratio(SUM, ALL)}}}")
     text = sli * 2 + v1("x").partition("  indicator")[0] + "  indicatorRef: x\n"
     assert folder.refusal(text) == [
-        'slo.yaml:8: metadata.name: the SLI "x" stands on line 3 already. '
-        "Fix: give it a name of its own."
+        'slo.yaml:8: metadata.name: the SLI "x" is defined on line 3 already. '
+        "Fix: give it a unique name."
     ]
 
 
@@ -418,8 +418,8 @@ def test_all_problems_are_reported_with_line_and_fix(folder: Folder) -> None:
         "slo.yaml:3: metadata.name: is missing. Fix: add name.",
         'slo.yaml:6: kind: "SLo" is not a kind of OpenSLO. Fix: write one of SLO, SLI, Service, '
         "DataSource, AlertPolicy, AlertCondition, AlertNotificationTarget.",
-        'slo.yaml:14: spec.indicatorRef: there is no SLI called "nowhere" in this file. '
-        "Fix: put it into this file, or write it inline.",
+        'slo.yaml:14: spec.indicatorRef: there is no SLI named "nowhere" in this file. '
+        "Fix: add it to this file, or write it inline.",
         'slo.yaml:15: spec.timeWindow[0].unit: "Fortnight" is not a unit. '
         "Fix: write Day, Week or Month.",
         "slo.yaml:16: spec.objectives[0].target: is not a number. "
@@ -428,7 +428,7 @@ def test_all_problems_are_reported_with_line_and_fix(folder: Folder) -> None:
         "slo.yaml:21: spec.service: is missing. Fix: add service.",
         "slo.yaml:21: spec.timeWindow: is missing. Fix: add timeWindow.",
         "slo.yaml:21: spec.objectives: is missing. Fix: add objectives.",
-        'slo.yaml:23: apiVersion: "openslo/v3" of OpenSLO cannot be read. '
+        'slo.yaml:23: apiVersion: "openslo/v3" of OpenSLO is not supported. '
         "Fix: give openslo/v1 or openslo/v1alpha.",
     ]
 
@@ -436,9 +436,7 @@ def test_all_problems_are_reported_with_line_and_fix(folder: Folder) -> None:
 @pytest.mark.parametrize("kind", ["Service", "SLI", "AlertPolicy"])
 def test_a_file_without_an_slo_is_refused(folder: Folder, kind: str) -> None:
     text = NAMED.format(kind, "{}")
-    assert folder.refusal(text) == [
-        "slo.yaml: holds no SLO. Fix: give a file with at least one SLO."
-    ]
+    assert folder.refusal(text) == ["slo.yaml: has no SLO. Fix: give a file with at least one SLO."]
 
 
 def test_version_1_has_two_spellings(folder: Folder) -> None:

@@ -51,10 +51,10 @@ window: 28d
 labels:
   team: edge
 objectives:
-  # Line 5, metadata.namespace: is left out: it is where the rules were, not what they are about. \
+  # Line 5, metadata.namespace: is left out: it is the namespace of the rules, not of the service. \
 Fix: add labels: {namespace: …} if alerts need it.
-  # Line 6, metadata.labels.prometheus: is left out: it only chose which Prometheus loads the \
-rules. Fix: put it on the PrometheusRule that holds the generated ones.
+  # Line 6, metadata.labels.prometheus: is left out: it only selects the Prometheus that loads \
+the rules. Fix: add it to the PrometheusRule with the generated rules.
   # Line 14, spec.performanceOverAccuracy: is left out: long windows are always summed from short \
 ones, exactly. Fix: delete it.
   # Line 19, spec.alerting.name: is left out: alerts are named after service and objective. Fix: \
@@ -167,7 +167,7 @@ def test_a_budget_for_each_label_is_kept(folder: Folder) -> None:
     [
         (
             "bool_gauge: {metric: up, grouping: [job, service, slo]}",
-            "our alerts set service and slo themselves",
+            "generated alerts set service and slo",
         ),
         (
             "latencyNative: {latency: 1s, total: {metric: x_seconds}, grouping: [job]}",
@@ -255,7 +255,7 @@ def test_all_problems_are_reported_with_line_and_fix(folder: Folder) -> None:
             LATENCY.strip() % ("1e999999999", ""),
             "spec.indicator.latency.success.metric: has no bucket.",
         ),
-        ("bool_gauge: {metric: up}", "{}", "spec.indicator: holds no indicator, or several."),
+        ("bool_gauge: {metric: up}", "{}", "spec.indicator: must have exactly one indicator."),
     ],
 )
 def test_problems_name_pyrras_fields(folder: Folder, old: str, new: str, message: str) -> None:

@@ -47,8 +47,8 @@ OURS = """\
 # Converted by tokenslo 0.1.0 from slo.yaml.
 # Line 2, service: "Checkout_API" is written checkout-api. Fix: expect checkout-api in labels, \
 alerts and file names.
-# Line 3, labels: stand on slo:info and on alerts, but not on every recorded series, where a label \
-that changes would split the long windows. Fix: join slo:info by service and slo where a query \
+# Line 3, labels: are added to slo:info and alerts, but not to every recorded series: a change of \
+a value would split the long windows. Fix: join slo:info by service and slo where a query \
 needs them.
 apiVersion: tokenslo/v1
 service: checkout-api
@@ -57,14 +57,14 @@ labels:
   owner: shop
   tier: '2'
 objectives:
-  # Line 10, slos[0].labels: stand on slo:info and on alerts, but not on every recorded series, \
-where a label that changes would split the long windows. Fix: join slo:info by service and slo \
+  # Line 10, slos[0].labels: are added to slo:info and alerts, but not to every recorded series: \
+a change of a value would split the long windows. Fix: join slo:info by service and slo \
 where a query needs them.
   # Line 17, slos[0].alerting.name: is left out: alerts are named after service and objective, \
 and have their window and burn_rate in labels instead of sloth_severity. Fix: change routes and \
 silences that match the old name.
-  # Line 19, slos[0].alerting.annotations.summary: stands on every alert of its kind, on those \
-about missing signals and spent budgets too. Fix: word it for all of them, or delete it.
+  # Line 19, slos[0].alerting.annotations.summary: is added to all alerts of the tier, also those \
+on missing metrics and exhausted budgets. Fix: write it for all of them, or delete it.
   - name: requests
     indicator:
       bad: sum(rate(http_requests_total{job="checkout", code=~"5.."}[{window}]))
@@ -83,8 +83,8 @@ about missing signals and spent budgets too. Fix: word it for all of them, or de
       disable:
         - ticket
         - exhausted
-  # Line 26, slos[1].sli.raw.error_ratio_query: is no quotient of two sums, so longer windows \
-average it over time, whatever the traffic. Fix: give events if there are any, or a weight next to \
+  # Line 26, slos[1].sli.raw.error_ratio_query: is not a quotient of two sums, so longer windows \
+are averages over time, not over events. Fix: give events if there are any, or a weight next to \
 ratio.
   - name: satisfaction
     indicator:
@@ -157,9 +157,9 @@ def test_several_kubernetes_resources_in_a_file_are_converted(folder: Folder) ->
     }
     assert a.objectives[0].alerting.page.labels == {"severity": "pager"}
     assert [line.partition(". Fix")[0] for line in folder.warnings(RESOURCE)] == [
-        'slo.yaml:1: warning: "ConfigMap" is no SLO',
-        "slo.yaml:7: warning: metadata.namespace: is left out: it is where the rules were, not "
-        "what they are about",
+        'slo.yaml:1: warning: "ConfigMap" is not an SLO',
+        "slo.yaml:7: warning: metadata.namespace: is left out: it is the namespace of the "
+        "rules, not of the service",
         "slo.yaml:22: warning: spec.sloPlugins: is left out: they would change Sloth's rules, "
         "which are not used here",
     ]
@@ -192,7 +192,7 @@ def test_an_error_ratio_becomes_events_weighted_by_traffic(
 
 def test_events_counted_in_a_window_are_warned_of(folder: Folder) -> None:
     text = CHECKOUT.replace("sum(rate(", "sum(increase(")
-    assert any("instead of in a second" in line for line in folder.warnings(text))
+    assert any("instead of per second" in line for line in folder.warnings(text))
 
 
 PLUGIN = """\
@@ -211,9 +211,9 @@ PLUGIN = """\
         sli: {events: {error_query: 'sum(b{job="{{.job}}"})', total_query: 'sum(a:rate5m)'}}
     """
 LOST = [
-    "slo.yaml:6: slos[0].sli.plugin: is an SLI plugin, whose queries only Sloth can make. "
+    "slo.yaml:6: slos[0].sli.plugin: is an SLI plugin, whose queries only Sloth can generate. "
     "Fix: put the queries that Sloth generates for it under events.",
-    "slo.yaml:13: slos[2].sli.events.error_query: holds a template other than {{.window}}. "
+    "slo.yaml:13: slos[2].sli.events.error_query: has a template other than {{.window}}. "
     "Fix: fill it in.",
 ]
 
@@ -292,8 +292,8 @@ WINDOWS = """\
 
 def test_alert_windows_are_left_out_and_are_no_slo(folder: Folder) -> None:
     message = folder.warnings(dedent(CHECKOUT) + dedent(WINDOWS))[-1]
-    assert message.startswith("slo.yaml:31: warning: AlertWindows are left out: those of alerts")
-    assert "holds no SLO" in folder.refusal(WINDOWS)[0]
+    assert message.startswith("slo.yaml:31: warning: AlertWindows are left out: the windows of")
+    assert "has no SLO" in folder.refusal(WINDOWS)[0]
 
 
 def test_anchors_end_with_their_document(folder: Folder) -> None:
@@ -313,15 +313,15 @@ def test_an_object_of_another_kind_is_no_slo_file(folder: Folder) -> None:
     [
         (
             "version: prometheus/v2",
-            '"prometheus/v2" of Sloth cannot be read. Fix: give prometheus/v1',
+            '"prometheus/v2" of Sloth is not supported. Fix: give prometheus/v1',
         ),
         (
             "apiVersion: sloth.slok.dev/v1\n    kind: Other",
-            '"Other" of Sloth cannot be read. Fix: give PrometheusServiceLevel',
+            '"Other" of Sloth is not supported. Fix: give PrometheusServiceLevel',
         ),
         (
             "version: prometheus/v1\n    service: a\n    slos: []",
-            "slos: holds no SLO. Fix: add one",
+            "slos: has no SLO. Fix: add one",
         ),
         ("version: prometheus/v1\n    slos: 3", "service: is missing. Fix: add service"),
     ],
@@ -444,18 +444,16 @@ def test_sums_by_a_label_become_groups(
 )
 def test_series_grouped_in_another_way_are_refused(folder: Folder, error: str, total: str) -> None:
     (message,) = folder.refusal(events(error, total))
-    assert message.startswith(
-        "slo.yaml:8: slos[0].sli.events.error_query: keeps series apart, each"
-    )
+    assert message.startswith("slo.yaml:8: slos[0].sli.events.error_query: has several series")
     ratio = (
         events(error, total).replace("events:", "raw:").replace("error_query", "error_ratio_query")
     )
     ratio = ratio.replace(f"'{error}'", f"'({error}) / ({total})'").split("        total_query")[0]
     (message,) = folder.refusal(ratio)
-    assert "error_ratio_query: keeps series apart" in message
+    assert "error_ratio_query: has several series" in message
 
 
 def test_a_ratio_by_label_is_refused(folder: Folder) -> None:
     text = events("x", "y").replace("events:", "raw:").split("        error_query")[0]
     (message,) = folder.refusal(f"{text}        error_ratio_query: avg by (host) (errors:ratio)\n")
-    assert "keeps series apart" in message
+    assert "has several series" in message

@@ -190,7 +190,7 @@ def test_shared_keys_work_in_jsonnet(tmp_path: Path) -> None:
 
 
 OF_FILES = {
-    "services: []\n": ["2: services: holds no service. Fix: add one."],
+    "services: []\n": ["2: services: has no service. Fix: add one."],
     "services: {chat: {}}\n": ["2: services: is a mapping. Fix: write a list of services."],
     "service: chat\nservices: [7]\n": [
         "2: service: is not a known key. Fix: write services.",
@@ -240,7 +240,7 @@ REFUSED = {
     ),
     "time_slices: {window: 1m}": "time_slices.target: is missing. Fix: add target: 95%.",
     "group_by: tenant": "group_by: is text. Fix: write a list of labels, such as [tenant].",
-    "group_by: []": ("group_by: holds no label. Fix: name one, such as tenant, or delete it."),
+    "group_by: []": ("group_by: has no label. Fix: name one, such as tenant, or delete it."),
     "group_by: [outcome]": (
         "group_by[0]: is a label that indicators sum over. Fix: group by another label."
     ),
@@ -248,7 +248,7 @@ REFUSED = {
         "group_by[0]: differs between pages and tickets. "
         "Fix: set it in the labels of alerting.page and alerting.ticket."
     ),
-    "group_by: [pod, pod]": ('group_by[1]: "pod" stands there already. Fix: delete one of them.'),
+    "group_by: [pod, pod]": ('group_by[1]: "pod" is listed twice. Fix: delete one of them.'),
     "group_by: [team], labels: {team: x}": (
         'group_by[0]: "team" is also a label that alerts are given. Fix: rename that one.'
     ),

@@ -302,7 +302,7 @@ def test_findings_are_reported_although_a_file_cannot_be_read(board: str) -> Non
         (("--catalogue", "triton-22.12"), 'no catalogue is called "triton-22.12"'),
         (("--metrics", "none.txt"), "--metrics: none.txt cannot be read: No such file"),
         (("--metrics", "my board.json"), "--metrics: my board.json does not hold metrics"),
-        (("--metrics", "/dev/null"), "--metrics: /dev/null holds no metrics."),
+        (("--metrics", "/dev/null"), "--metrics: /dev/null has no metrics."),
         (("--metrics", "http://127.0.0.1:1/metrics"), "127.0.0.1:1"),
     ],
 )

@@ -113,7 +113,7 @@ def test_nothing_is_generated_for_a_server_without_the_boundary(folder: Path) ->
 @pytest.mark.parametrize(
     ("metrics", "message"),
     [
-        ("", "holds no metrics"),
+        ("", "has no metrics"),
         ("what?\n", "does not hold metrics"),
         ("# TYPE a gauge\n", "there is no series"),
     ],

@@ -243,7 +243,7 @@ BAD_OBJECTIVES = {
     **{
         f"{{name: a, indicator: goodput, clauses: {clauses}, target: 9%}}": [f".clauses{message}."]
         for clauses, message in {
-            "{}": f": holds no clause. Fix: write at least one, such as {WRITE_CLAUSES}",
+            "{}": f": has no clause. Fix: write at least one, such as {WRITE_CLAUSES}",
             "~": f": is empty. Fix: write a mapping such as {WRITE_CLAUSES}",
             "800ms": f": is text. Fix: write a mapping such as {WRITE_CLAUSES}",
             "[ttft]": f": is a list. Fix: write a mapping such as {WRITE_CLAUSES}",
@@ -344,7 +344,7 @@ BAD_LINES = {
     "Fix: put it in quotes",
     'alerting: {page: {annotations: {x: "\\u0000"}}}': "alerting.page.annotations.x: holds control "
     "characters. Fix: delete them",
-    "service: other": 'the key "service" stands on line 2 already. Fix: delete one of them',
+    "service: other": 'the key "service" is defined on line 2 already. Fix: delete one of them',
 }
 
 
@@ -360,7 +360,7 @@ def test_a_bad_line_is_refused(line, message):
                    f"{', '.join(field.name for field in SERVICE)}."]),
         ("# chat\napiVersion: v1\nservice: chat\nobjectives: []\n",
          ['2: apiVersion: "v1" is not a version that tokenslo supports. Fix: write tokenslo/v1.',
-          "4: objectives: holds no objective. Fix: add one."]),
+          "4: objectives: has no objective. Fix: add one."]),
         ("apiVersion: 1\nservice: chat\nobjectives: {a: b}\n",
          ["1: apiVersion: this is not a version that tokenslo supports. Fix: write tokenslo/v1.",
           "3: objectives: is a mapping. Fix: write a list of objectives."]),
@@ -404,7 +404,7 @@ service: chat
         'f.yaml:7: objectives[1].name: "first-token" is also the name on line 3. '
         f"Fix: {CLASH}.",
         'f.yaml:8: service: "Chat" is not a name. Fix: write chat.',
-        'f.yaml:9: the key "service" stands on line 8 already. Fix: delete one of them.',
+        'f.yaml:9: the key "service" is defined on line 8 already. Fix: delete one of them.',
     ]  # fmt: skip
 
 

@@ -38,7 +38,7 @@ def families(place: str) -> dict[str, ParsedFamily]:
         message = f"{place} does not hold metrics as Prometheus reads them: {error}."
         raise click.BadParameter(message, param_hint=OPTION) from None
     if not found:
-        raise click.BadParameter(f"{place} holds no metrics.", param_hint=OPTION)
+        raise click.BadParameter(f"{place} has no metrics.", param_hint=OPTION)
     return found
 
 

@@ -18,7 +18,7 @@ def read_policy(value: object, place: Place) -> tuple[PolicyStep, ...]:
     """Read the steps of an error budget policy, by the share of the budget that is spent."""
     items: list[object] = expect(list, f"a list of steps such as {_STEP}", value)
     if not items:
-        raise BadValue("holds no step", f"add one, such as {_STEP}")
+        raise BadValue("has no step", f"add one, such as {_STEP}")
     if len(items) > MAX_STEPS:
         raise BadValue(f"holds {len(items):,} steps, more than {MAX_STEPS}", "keep fewer")
     found: dict[Decimal, PolicyStep] = {}

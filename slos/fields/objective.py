@@ -71,7 +71,7 @@ def _indicator(value: object, place: Place) -> str | Generic | None:
 def _clauses(value: object, place: Place) -> dict[str, Decimal]:
     given = {**expect(dict, f"a mapping such as {CLAUSES_EXAMPLE}", value)}
     if not given:
-        raise BadValue("holds no clause", f"write at least one, such as {CLAUSES_EXAMPLE}")
+        raise BadValue("has no clause", f"write at least one, such as {CLAUSES_EXAMPLE}")
     if "itl" in given:
         del given["itl"]
         place.at("itl").refuse(
@@ -177,7 +177,7 @@ def _group_by(value: object, place: Place) -> tuple[str, ...]:
     """Read label names; each combination of their values has an SLO of its own."""
     given: list[object] = expect(list, "a list of labels, such as [tenant]", value)
     if not given:
-        raise BadValue("holds no label", "name one, such as tenant, or delete it")
+        raise BadValue("has no label", "name one, such as tenant, or delete it")
     for index, name in enumerate(given):
         at = place.at(index)
         if not isinstance(name, str) or not LABEL_NAME.fullmatch(name) or name.startswith("__"):
@@ -185,7 +185,7 @@ def _group_by(value: object, place: Place) -> tuple[str, ...]:
         elif name in GROUP_RESERVED:
             at.refuse(*GROUP_RESERVED[name])
         elif name in given[:index]:
-            at.refuse(f"{quoted(name)} stands there already", "delete one of them")
+            at.refuse(f"{quoted(name)} is listed twice", "delete one of them")
     return tuple(str(name) for name in given)
 
 

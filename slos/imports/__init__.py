@@ -1,7 +1,7 @@
 """Convert SLO files of other tools.
 
 Each module reads one format and yields drafts, which :mod:`slos.load` reads and checks like a file
-of tokenslo.  A note reports every part that is not converted.
+of tokenslo.  A note reports each part that is not converted.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from slos.schema import Place
 
 @dataclass(frozen=True, slots=True)
 class _FileFormat:
-    """A format by how its documents begin; ``kinds`` are its Kubernetes kinds."""
+    """A format, recognized by the value of ``key``; ``kinds`` are its Kubernetes kinds."""
 
     tool: str
     module: str
     key: str
-    group: str
+    prefix: str
     versions: tuple[str, ...]
     kinds: tuple[str, ...] = ()
 
@@ -62,7 +62,7 @@ def convert_documents(
 ) -> Iterator[Document]:
     """Yield the documents of a file, those of other tools as drafts; flatten lists.
 
-    Other objects are noted if there are also SLOs.
+    Other objects get a note if the file also has SLOs, else they are refused.
     """
     foreign: dict[str, list[Document]] = {}
     others: list[Document] = []
@@ -78,7 +78,7 @@ def convert_documents(
         if not kind:
             yield document
         elif len(others) > 1 or foreign:
-            notes.left_out(place, f"{quoted(kind)} is no SLO", "move it out")
+            notes.left_out(place, f"{quoted(kind)} is not an SLO", "move it out")
         else:
             _refuse_version(place)
     for module, group in foreign.items():
@@ -93,7 +93,7 @@ def _format(document: Document) -> _FileFormat | None:
     for each in _FORMATS:
         if each.key == "version" and "apiVersion" in value:
             continue
-        if str(value.get(each.key, "")).startswith(each.group):
+        if str(value.get(each.key, "")).startswith(each.prefix):
             return each
     return None
 
@@ -101,21 +101,21 @@ def _format(document: Document) -> _FileFormat | None:
 def _check_version(found: _FileFormat, place: Place) -> bool:
     """Refuse unsupported versions and kinds of a tool."""
     value = place.document.value
-    assert isinstance(value, dict)  # noqa: S101  (as _format has seen)
+    assert isinstance(value, dict)  # noqa: S101  (checked by _format)
     known = {found.key: found.versions} | ({"kind": found.kinds} if found.kinds else {})
     before = len(place.problems)
-    for key, good in known.items():
-        if value.get(key) not in good:
+    for key, supported in known.items():
+        if value.get(key) not in supported:
             given = quoted(str(value.get(key)))
-            message = f"{given} of {found.tool} cannot be read"
-            place.at(key).refuse(message, f"give {' or '.join(good)}")
+            message = f"{given} of {found.tool} is not supported"
+            place.at(key).refuse(message, f"give {' or '.join(supported)}")
     return len(place.problems) == before
 
 
 def _refuse_version(place: Place) -> None:
-    """Refuse an object by its version alone."""
+    """Refuse an object because of its version."""
     value = place.document.value
-    assert isinstance(value, dict)  # noqa: S101  (as _kind_of_something_else has seen)
+    assert isinstance(value, dict)  # noqa: S101  (checked by _other_kind)
     known = [version for each in _FORMATS for version in each.versions]
     place.at("apiVersion").refuse(
         f"{quoted(str(value['apiVersion']))} is not a version that tokenslo supports",
@@ -138,20 +138,23 @@ def _flatten(document: Document) -> Iterator[Document]:
     path: Keys = ()
     if isinstance(value, dict) and value.get("kind") == "List":
         path, value = ("items",), value.get("items")
-    parts = value if isinstance(value, list) else []
-    if not any(isinstance(part, dict) and "apiVersion" in part for part in parts):
+    objects = value if isinstance(value, list) else []
+    if not any(isinstance(each, dict) and "apiVersion" in each for each in objects):
         yield document
         return
     depth = len(path)
-    lines: list[dict[Keys, int]] = [{} for _ in parts]
+    lines: list[dict[Keys, int]] = [{} for _ in objects]
     for keys, line in document.lines.items():
         if len(keys) > depth and keys[:depth] == path and isinstance(index := keys[depth], int):
             lines[index][keys[depth + 1 :]] = line
-    for index, part in enumerate(parts):
-        yield _part(document, part, (*path, index), lines[index])
+    for index, each in enumerate(objects):
+        yield _embedded(document, each, (*path, index), lines[index])
 
 
-def _part(document: Document, value: object, prefix: Keys, lines: Mapping[Keys, int]) -> Document:
+def _embedded(
+    document: Document, value: object, prefix: Keys, lines: Mapping[Keys, int]
+) -> Document:
+    """Return an object of a list as a document with the lines of the file."""
     names = {path: field_name((*prefix, *path)) for path in _paths(value)}
     return Document(document.file, value, lines, names)  # type: ignore[arg-type]
 

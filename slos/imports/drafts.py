@@ -1,4 +1,4 @@
-"""Shared parts of the converters: drafts, notes, and lenient readers."""
+"""Drafts of services, notes on what is not converted, and conversions that all formats share."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Note:
     """A part of a file that was not converted.
 
     ``lost`` marks a change of the objective itself: its good events, its target or its window.
-    ``service`` and ``objective`` name what the note is about, or are empty.
+    ``service`` and ``objective`` are the subject of the note, or empty.
     """
 
     problem: Problem
@@ -65,9 +65,9 @@ class Draft:
                 value, place = value.value, value.place
             lines[path], names[path] = place.line, place.name
             if isinstance(value, Mapping):
-                return {key: plain(part, place, (*path, key)) for key, part in value.items()}
+                return {key: plain(each, place, (*path, key)) for key, each in value.items()}
             if isinstance(value, list):
-                return [plain(part, place, (*path, i)) for i, part in enumerate(value)]
+                return [plain(each, place, (*path, i)) for i, each in enumerate(value)]
             return value
 
         file = self.place.document.file
@@ -79,7 +79,7 @@ class Notes:
     """Collects notes about one file, each once; :meth:`about` sets the subject of the next ones."""
 
     _by_problem: dict[Problem, Note] = field(default_factory=dict)
-    _whose: tuple[str, str] = ("", "")
+    _subject: tuple[str, str] = ("", "")
 
     @property
     def found(self) -> tuple[Note, ...]:
@@ -88,65 +88,68 @@ class Notes:
 
     def about(self, service: str = "", objective: str = "") -> None:
         """Set service and objective of the next notes."""
-        self._whose = (service, objective)
+        self._subject = (service, objective)
 
     def left_out(self, place: Place, message: str, fix: str) -> None:
-        """Add a note about a part besides the objective."""
+        """Note a part that does not change the objective."""
         self._add(place, message, fix, lost=False)
 
     def lost(self, place: Place, message: str, fix: str) -> None:
-        """Add a note about a part of the objective."""
+        """Note a part without which the objective differs."""
         self._add(place, message, fix, lost=True)
 
     def _add(self, place: Place, message: str, fix: str, *, lost: bool) -> None:
         problem = Problem(place.document.file, place.line, place.name, message, fix)
-        self._by_problem.setdefault(problem, Note(problem, lost, *self._whose))
+        self._by_problem.setdefault(problem, Note(problem, lost, *self._subject))
 
 
 def name(value: PlacedValue, notes: Notes) -> PlacedValue:
     """Convert a name to lower case with dashes."""
     given = str(value.value)
-    ours = re.sub(r"[^a-z0-9]+", "-", given.lower()).strip("-")
-    if ours == given or not ours:
+    converted = re.sub(r"[^a-z0-9]+", "-", given.lower()).strip("-")
+    if converted == given or not converted:
         return value
-    fix = f"expect {ours} in labels, alerts and file names"
-    notes.left_out(value.place, f"{quoted(given)} is written {ours}", fix)
-    return PlacedValue(ours, value.place)
+    fix = f"expect {converted} in labels, alerts and file names"
+    notes.left_out(value.place, f"{quoted(given)} is written {converted}", fix)
+    return PlacedValue(converted, value.place)
 
 
 def one_line(value: PlacedValue | None) -> Mapping[str, PlacedValue]:
-    """Return a description on one line; nothing without one."""
-    words = " ".join(str(value.value).split())[:MAX_TEXT] if value else ""
-    return {"description": PlacedValue(words, value.place)} if value and words else {}
+    """Return a description as one line; nothing if it is missing."""
+    line = " ".join(str(value.value).split())[:MAX_TEXT] if value else ""
+    return {"description": PlacedValue(line, value.place)} if value and line else {}
 
 
 _LABEL = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*")
 SET_BY_ALERTS = ("alertname", "service", "slo", "window", "burn_rate")
-"""Labels that our alerts set themselves."""
+"""Labels that generated alerts set."""
 SET_BY_TIERS = (*SET_BY_ALERTS, "severity")
-"""Those that the labels of a service or an objective cannot set."""
+"""Labels that services and objectives cannot set."""
 
 
 def labels(
-    given: Mapping[str, PlacedValue], notes: Notes, ours: tuple[str, ...] = SET_BY_ALERTS
+    given: Mapping[str, PlacedValue], notes: Notes, reserved: tuple[str, ...] = SET_BY_ALERTS
 ) -> dict[str, PlacedValue]:
-    """Drop labels or annotations that alerts cannot have, with a note."""
+    """Drop labels or annotations that alerts cannot have, with a note.
+
+    ``reserved`` is empty for annotations, which may be templates.
+    """
     kept = {}
     for key, value in given.items():
-        if key in ours:
-            notes.left_out(value.place, "is a label that our alerts set themselves", "rename it")
+        if key in reserved:
+            notes.left_out(value.place, "is a label that generated alerts set", "rename it")
         elif not _LABEL.fullmatch(key):
-            notes.left_out(value.place, "is not a name for a label", "use letters, digits and _")
-        elif ours and "{{" in str(value.value):
+            notes.left_out(value.place, "is not a label name", "use letters, digits and _")
+        elif reserved and "{{" in str(value.value):
             notes.left_out(value.place, "is a template", "write a fixed value, or an annotation")
         elif value.value:
             kept[key] = value
     return kept
 
 
-def non_empty(**parts: object) -> dict[str, object]:
-    """Return the parts that are not empty."""
-    return {key: part for key, part in parts.items() if part}
+def non_empty(**fields: object) -> dict[str, object]:
+    """Return the fields whose value is not empty."""
+    return {key: value for key, value in fields.items() if value}
 
 
 def disabled(*kinds: str) -> list[str]:
@@ -155,10 +158,10 @@ def disabled(*kinds: str) -> list[str]:
 
 
 def fill_window(value: PlacedValue, notes: Notes) -> PlacedValue | None:
-    """Replace a window template with ours; return None, with a note, for other templates."""
+    """Replace Sloth's window template with ``{window}``; return None for other templates."""
     query = re.sub(r"\{\{\s*\.?\s*window\s*\}\}", WINDOW, str(value.value))
     if "{{" in query:
-        notes.lost(value.place, "holds a template other than {{.window}}", "fill it in")
+        notes.lost(value.place, "has a template other than {{.window}}", "fill it in")
         return None
     return PlacedValue(query, value.place)
 
@@ -172,13 +175,13 @@ def query_of(written: str) -> InstantQuery | None:
 
 
 def as_rate(query: str) -> str:
-    """Wrap a plain selector of a rate, which would be read as a counter."""
+    """Wrap a plain selector of a rate in ``sum``; alone it would be read as a counter."""
     read = query_of(query)
     return f"sum({query})" if read and read.selector else query
 
 
 def rate_of_counter(selector: str) -> str:
-    """Write the rate of a counter: the selector alone if its name ends like a counter's."""
+    """Return the rate of a counter: the selector alone if its name ends like a counter's."""
     found = parsed(selector).selector
     return selector if found and is_counter(found) else f"sum(rate({selector}[{WINDOW}]))"
 
@@ -186,7 +189,7 @@ def rate_of_counter(selector: str) -> str:
 def histogram(within: Vector, total: Vector) -> dict[str, str | int | float] | None:
     """Return the histogram indicator whose bucket ``within`` has the good events of ``total``.
 
-    None for different metrics or labels, or without a single boundary.
+    Returns None for different metrics or labels, or without a single boundary.
     """
     base = within.metric.removesuffix("_bucket")
     boundary = boundary_of(within)
@@ -200,7 +203,7 @@ def histogram(within: Vector, total: Vector) -> dict[str, str | int | float] | N
 
 
 def boundary_of(bucket: Vector) -> Decimal | None:
-    """Return the boundary that a bucket is selected by, None if it is not a single one."""
+    """Return the bucket boundary that a selector matches, None unless it is a single one."""
     boundaries = [matcher for matcher in bucket.matchers if matcher.label == "le"]
     return matched_boundary(boundaries[0].op, boundaries[0].value) if len(boundaries) == 1 else None
 
@@ -210,8 +213,8 @@ def note_counts_per_window(total: PlacedValue, notes: Notes) -> None:
     if any(f"{function}(" in str(total.value) for function in _PER_WINDOW):
         notes.left_out(
             total.place,
-            "counts events in the window instead of in a second, so that min_bad_events is "
-            "reached too early",
+            "counts events per window instead of per second, so that min_bad_events is reached too "
+            "early",
             "use rate instead of increase, or divide all queries by 300",
         )
 
@@ -224,25 +227,26 @@ def events_of_ratio(
 ) -> dict[str, PlacedValue]:
     """Convert an error ratio, or a ratio of ``success``; ``fix`` is the advice for other ratios.
 
-    A quotient becomes counts of events, so that every window weighs it by them.
+    A quotient becomes counts of events, so that longer windows weight it by events.
     """
-    if parts := _divided(str(ratio.value)):
+    if quotient := _divided(str(ratio.value)):
         other = {"good": "bad", "bad": "good", "total": "total"} if success else {}
         events = {
-            other.get(role, role): PlacedValue(query, ratio.place) for role, query in parts.items()
+            other.get(role, role): PlacedValue(query, ratio.place)
+            for role, query in quotient.items()
         }
         note_counts_per_window(events["total"], notes)
         return events
     notes.left_out(
         ratio.place,
-        "is no quotient of two sums, so longer windows average it over time, whatever the traffic",
+        "is not a quotient of two sums, so longer windows are averages over time, not over events",
         fix,
     )
     return {"ratio": PlacedValue(f"1 - ({ratio.value})", ratio.place) if success else ratio}
 
 
 def _divided(ratio: str) -> dict[str, str] | None:
-    """Split an error ratio into events.
+    """Split an error ratio into queries of events.
 
     ``a / b`` has bad and all events, ``1 - a / b`` good and all; None for other queries.
     """

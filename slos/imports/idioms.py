@@ -27,7 +27,7 @@ _FILLED = BASE_WINDOW.ljust(len(WINDOW))
 class EventIndicator:
     """An indicator of events by its keys, and the labels to group by.
 
-    ``lost`` marks series that stay separate in a way that an objective cannot have.
+    ``lost`` marks series with error ratios of their own, which an objective cannot have.
     """
 
     indicator: Mapping[str, object]
@@ -35,26 +35,26 @@ class EventIndicator:
     lost: bool = False
 
 
-def events(role: str, some: str, total: str, *, counters: bool = False) -> EventIndicator:
+def events(role: str, part: str, total: str, *, counters: bool = False) -> EventIndicator:
     """Return the indicator for a query of good or bad events (``role``) and one of all events.
 
     A plain selector is a rate, or with ``counters`` a counter.
     """
-    some, total = without_guards(some), without_guards(total)
-    labels, lost = _grouping(some, total)
+    part, total = without_guards(part), without_guards(total)
+    labels, lost = _grouping(part, total)
     if labels:
-        some, total = _ungrouped(some), _ungrouped(total)
-    if role == "bad" and (good := _good_events(some, total)):
-        role, some = "good", good
-    indicator_keys = _histogram(some, total) if role == "good" else None
+        part, total = _ungrouped(part), _ungrouped(total)
+    if role == "bad" and (good := _good_events(part, total)):
+        role, part = "good", good
+    indicator_keys = _histogram(part, total) if role == "good" else None
     if not counters:
-        some, total = as_rate(some), as_rate(total)
-    indicator: Mapping[str, object] = indicator_keys or {role: some, "total": total}
+        part, total = as_rate(part), as_rate(total)
+    indicator: Mapping[str, object] = indicator_keys or {role: part, "total": total}
     return EventIndicator(indicator, labels, lost)
 
 
 _NOT_SUMMED = (
-    "keeps series apart, each with an error ratio of its own; here they are one",
+    "has several series with an error ratio each; here they are one",
     "sum them up, or group the rates of both counters by the same labels: sum by (host) (rate(…))",
 )
 
@@ -62,7 +62,7 @@ _NOT_SUMMED = (
 def objective_keys(
     found: EventIndicator, role: str, events_: PlacedValue, total: PlacedValue, notes: Notes
 ) -> dict[str, object]:
-    """Return indicator and ``group_by`` of an objective; note lost parts."""
+    """Return indicator and ``group_by`` of an objective; note what is lost."""
     if found.lost:
         notes.lost(events_.place, *_NOT_SUMMED)
     places = {role: events_.place, "good": events_.place, "bad": events_.place}
@@ -95,7 +95,7 @@ def without_guards(query: str) -> str:
 
 
 def _unguarded(text: str, node: Expr) -> str:
-    """Return the text of a part without its guards."""
+    """Return the text of an expression without its guards."""
     node = bare(node)
     match node:
         case Binary(op="or", left=left, right=right) if _is_zero(right):
@@ -144,7 +144,7 @@ def _good_events(bad: str, total: str) -> str:
     """Return the good events of ``total - good``, empty for other bad events."""
     node = _node(bad)
     match bare(node) if node else None:
-        # Without a good event there is no series of them: all are bad.
+        # Without good events their series is absent, and all events are bad.
         case Binary(op="or", left=difference, right=whole):
             if not _same(_text(bad, whole), total):
                 return ""
@@ -186,21 +186,21 @@ def _counter(query: InstantQuery | None) -> Vector | None:
 # Grouping
 
 
-def _grouping(some: str, total: str) -> tuple[tuple[str, ...], bool]:
-    """Return the labels of both sums, and whether series stay separate otherwise."""
-    one, other = (_labels(_node(query)) for query in (some, total))
+def _grouping(part: str, total: str) -> tuple[tuple[str, ...], bool]:
+    """Return the labels that both sums group by, and whether other series stay separate."""
+    one, other = (_labels(_node(query)) for query in (part, total))
     if one == frozenset():
         return (), False
     if one is not None and one == other and one:
-        plain = all(_counter(query_of(_ungrouped(query))) for query in (some, total))
-        difference = _good_events(_ungrouped(some), _ungrouped(total))
-        if plain or _counter(query_of(difference) if difference else None):
+        are_counters = all(_counter(query_of(_ungrouped(query))) for query in (part, total))
+        difference = _good_events(_ungrouped(part), _ungrouped(total))
+        if are_counters or _counter(query_of(difference) if difference else None):
             return tuple(sorted(one)), False
     return (), True
 
 
 def _labels(node: Expr | None) -> frozenset[str] | None:
-    """Return the labels of a query's elements, None if unknown."""
+    """Return the labels of the series that a query returns, None if unknown."""
     node = bare(node) if node else None
     match node:
         case None | Number() | Vector():  # one series
@@ -266,10 +266,10 @@ def _text_without_parentheses(query: str, text: str) -> str:
 def _same(one: str, other: str) -> bool:
     """Whether two queries differ only in blanks, parentheses and the order of matchers."""
     read = [query_of(text) for text in (one, other)]
-    text_mapping = [
+    texts = [
         _rendered(each) if each else text for each, text in zip(read, (one, other), strict=True)
     ]
-    return text_mapping[0] == text_mapping[1]
+    return texts[0] == texts[1]
 
 
 def _rendered(query: InstantQuery) -> str:

@@ -1,7 +1,7 @@
 """Convert OpenSLO: ``openslo/v1`` (also ``openslo.com/v1``), ``v1alpha`` and ``v2alpha``.
 
 References are resolved within the file.  Alert policies, conditions and targets are left out, with
-a note: rules follow from the objective alone.
+a note: alerts follow from the objective.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ _V1 = {
     "targetPercent": "target",
 }
 """Keys with other names in v1alpha and v2alpha."""
-_Part = TypeVar("_Part")
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True)
 class _Slo:
-    """The common parts of an SLO's objectives."""
+    """What the objectives of an SLO share."""
 
     file: File
     service: PlacedValue
@@ -67,9 +67,9 @@ class _Slo:
 
 @dataclass(frozen=True, slots=True)
 class _ObjectiveGroup:
-    """Objectives of one service over one window; ``called`` is the service's original name."""
+    """Objectives of one service over one window; ``original`` is the service's name in the file."""
 
-    called: str
+    original: str
     service: PlacedValue
     window: PlacedValue
     objectives: list[PlacedValue]
@@ -93,26 +93,26 @@ def drafts(documents: list[Document], problems: list[Problem], notes: Notes) -> 
         notes.left_out(
             each.metadata["name"].place,
             f"the SLI {quoted(each.name)} is left out: no SLO of this file refers to it",
-            "put the SLO that does into this file",
+            "add an SLO that refers to it",
         )
     windows: dict[str, str] = {}
     for (service_name, period), one in groups.items():
         service = one.service
         if windows.setdefault(service_name, period) != period:
-            service = _apart(service, one.window, notes)
+            service = _separate_service(service, one.window, notes)
         if one.objectives:
             tree = {
                 "apiVersion": "tokenslo/v1",
                 "service": service,
-                **_of_service(file, one.called),
+                **_of_service(file, one.original),
                 "window": one.window,
                 "objectives": one.objectives,
             }
             yield Draft(tree, service.place)
 
 
-def _apart(service: PlacedValue, window: PlacedValue, notes: Notes) -> PlacedValue:
-    """Name a separate service for the SLOs of another window."""
+def _separate_service(service: PlacedValue, window: PlacedValue, notes: Notes) -> PlacedValue:
+    """Return a separate service for the SLOs of another window."""
     other = f"{service.value}-{window.value}"
     notes.left_out(
         window.place,
@@ -123,7 +123,7 @@ def _apart(service: PlacedValue, window: PlacedValue, notes: Notes) -> PlacedVal
 
 
 def _note_metadata(each: Object, notes: Notes) -> None:
-    """Note the parts of an object that are always left out."""
+    """Note the fields of an object that are never converted."""
     if each.kind in ALERTS:
         notes.left_out(
             each.spec.place,
@@ -132,20 +132,20 @@ def _note_metadata(each: Object, notes: Notes) -> None:
         )
         return
     kept = ("name", "displayName", "labels") if each.kind in ("SLO", "Service") else ("name",)
-    for key, part in each.metadata.items():
+    for key, value in each.metadata.items():
         if key not in kept:
-            fix = "put what alerts are to say under alerting after converting"
-            notes.left_out(part.place, "is left out: it is about the object", fix)
+            fix = "set annotations of alerts under alerting after converting"
+            notes.left_out(value.place, "is left out: it describes the object", fix)
     has_spec = isinstance(each.spec.value, dict)
     if each.kind == "DataSource" and has_spec and "connectionDetails" in each.spec.value:
         place = each.spec.place.at("connectionDetails")
-        fix = "load the rules where the metrics are"
-        notes.left_out(place, "are left out: rules ask the Prometheus that loads them", fix)
+        fix = "load the rules into the Prometheus that has the metrics"
+        notes.left_out(place, "are left out: rules query the Prometheus that loads them", fix)
 
 
-def _of_service(file: File, called: str) -> dict[str, object]:
-    """Return the keys from a service's own object, if there is one."""
-    found = file.named("Service", called)
+def _of_service(file: File, original: str) -> dict[str, object]:
+    """Return the keys that a ``Service`` object of the file sets."""
+    found = file.named("Service", original)
     if found is None:
         return {}
     spec = read_optional_mapping(
@@ -162,8 +162,8 @@ def _described(
 ) -> Mapping[str, PlacedValue]:
     shown = found.metadata.get("displayName")
     if shown and "description" in spec:
-        fix = "put it into the description if it says more"
-        notes.left_out(shown.place, "is left out: there is a description", fix)
+        fix = "put it into the description if it adds anything"
+        notes.left_out(shown.place, "is left out: the description is used", fix)
     return one_line(spec.get("description") or shown)
 
 
@@ -172,9 +172,9 @@ def _kept_labels(found: Object, notes: Notes) -> dict[str, PlacedValue]:
     return labels(given.value, notes, SET_BY_TIERS) if given else {}
 
 
-def _in_v1(parts: Mapping[str, _Part]) -> dict[str, _Part]:
+def _in_v1(fields: Mapping[str, _Value]) -> dict[str, _Value]:
     """Rename keys to those of v1."""
-    return {_V1.get(key, key): part for key, part in parts.items()}
+    return {_V1.get(key, key): value for key, value in fields.items()}
 
 
 def _check_required_keys(
@@ -234,7 +234,7 @@ def _slo(found: Object, file: File) -> _ObjectiveGroup | None:
     slo = _Slo(file, service, own, _sli(spec, file), method, common)
     each = list(items(spec["objectives"].value, spec["objectives"].place))
     if not each:
-        spec["objectives"].place.refuse("holds no objective", "add one")
+        spec["objectives"].place.refuse("has no objective", "add one")
     objectives = [
         PlacedValue(objective, where)
         for item, where in each
@@ -246,7 +246,7 @@ def _slo(found: Object, file: File) -> _ObjectiveGroup | None:
 
 
 def _window(periods: PlacedValue, notes: Notes) -> PlacedValue | None:
-    """Return the rolling window; a calendar window becomes a rolling one, with a note."""
+    """Return the rolling window; convert a calendar window to a rolling one, with a note."""
     given = list(items(periods.value, periods.place))
     if len(given) != 1:
         periods.place.refuse("must hold one window", "give one, such as [{duration: 28d}]")
@@ -271,7 +271,7 @@ def _window(periods: PlacedValue, notes: Notes) -> PlacedValue | None:
     if "calendar" in found or ("isRolling" in found and not found["isRolling"].value):
         notes.lost(
             found["calendar"].place if "calendar" in found else found["isRolling"].place,
-            "has a calendar window, and Prometheus only looks back a fixed time",
+            "has a calendar window, and a query of Prometheus only covers a rolling one",
             "set isRolling: true, and delete calendar",
         )
     return PlacedValue(_days(written, at, notes), at)
@@ -282,7 +282,7 @@ def _days(written: str, place: Place, notes: Notes) -> str:
     if unit not in _PERIODS or not number.isdecimal() or len(number) > 3:
         return written
     days = f"{int(number) * int(_PERIODS[unit][:-1])}d"
-    notes.left_out(place, f"{written} is not always as long", f"expect {days}")
+    notes.left_out(place, f"{written} varies in length", f"expect {days}")
     return days
 
 
@@ -313,12 +313,12 @@ def _objective(value: object, place: Place, slo: _Slo, *, alone: bool) -> dict[s
     own = slo.name if alone else _own_name(found, place, slo)
     notes.about(str(slo.service.value), str(own.value))
     whole = _check_required_keys(found, value, place, target=": 0.99")
-    _said_about_composite(found, notes, alone=alone)
+    _note_composite(found, notes, alone=alone)
     if "displayName" in found and alone:
-        fix = "put it into the description if it says more"
+        fix = "put it into the description if it adds anything"
         notes.left_out(found["displayName"].place, "is left out: the SLO has one objective", fix)
     sli = _sli(found, slo.file) or slo.sli
-    if "ratioMetric" in found:  # as v1alpha has it
+    if "ratioMetric" in found:  # v1alpha
         sli = PlacedValue({"ratioMetric": found["ratioMetric"]}, place)
     if sli is None:
         place.refuse("has no indicator", "add indicator to the SLO", "indicator")
@@ -331,40 +331,40 @@ def _objective(value: object, place: Place, slo: _Slo, *, alone: bool) -> dict[s
     return {"name": own, **converted, "target": found["target"], **slo.common}
 
 
-def _said_about_composite(found: Mapping[str, PlacedValue], notes: Notes, *, alone: bool) -> None:
+def _note_composite(found: Mapping[str, PlacedValue], notes: Notes, *, alone: bool) -> None:
     own = [found[key] for key in ("compositeWeight", "indicator", "indicatorRef") if key in found]
     if own and not (alone and "compositeWeight" not in found):
         notes.lost(
             own[0].place,
-            "weighs objectives into one, and each stands for itself here",
-            "write one indicator that counts what all of them count",
+            "combines weighted objectives into one; here each is separate",
+            "write one indicator that counts the events of all of them",
         )
 
 
 def _own_name(found: Mapping[str, PlacedValue], place: Place, slo: _Slo) -> PlacedValue:
     """Name one of several objectives by its display name, else by its target."""
-    for word in (found[key] for key in ("displayName", "target") if key in found):
-        if slug := re.sub(r"[^a-z0-9]+", "-", str(word.value).lower()).strip("-"):
-            return PlacedValue(f"{slo.name.value}-{slug}", word.place)
+    for given in (found[key] for key in ("displayName", "target") if key in found):
+        if slug := re.sub(r"[^a-z0-9]+", "-", str(given.value).lower()).strip("-"):
+            return PlacedValue(f"{slo.name.value}-{slug}", given.place)
     return PlacedValue(slo.name.value, place)
 
 
-def _sli(parts: Mapping[str, PlacedValue], file: File) -> PlacedValue | None:
-    """Return the metrics of an inline or referenced SLI, None without one.
+def _sli(fields: Mapping[str, PlacedValue], file: File) -> PlacedValue | None:
+    """Return the metrics of an inline or referenced SLI, None if there is no SLI.
 
-    The value is a mapping of metrics, or None if it was refused.
+    The value is a mapping of metrics, or None after reporting a problem.
     """
-    if inline := parts.get("indicator"):
+    if inline := fields.get("indicator"):
         found = read_optional_mapping(inline.value, inline.place, _ANY_SLI, file.notes)
         return (
             _metrics(found["spec"], file) if "spec" in found else PlacedValue(found, inline.place)
         )
-    if ref := parts.get("indicatorRef"):
+    if ref := fields.get("indicatorRef"):
         other = file.named("SLI", str(ref.value))
         if other:
             return _metrics(other.spec, file)
-        message = f"there is no SLI called {quoted(str(ref.value))} in this file"
-        ref.place.refuse(message, "put it into this file, or write it inline")
+        message = f"there is no SLI named {quoted(str(ref.value))} in this file"
+        ref.place.refuse(message, "add it to this file, or write it inline")
         return PlacedValue(None, ref.place)
     return None
 
@@ -372,8 +372,8 @@ def _sli(parts: Mapping[str, PlacedValue], file: File) -> PlacedValue | None:
 def _metrics(spec: PlacedValue, file: File) -> PlacedValue:
     found = read_optional_mapping(spec.value, spec.place, _SLI, file.notes)
     if "description" in found:
-        fix = "put it into the description of the SLO if it says more"
-        file.notes.left_out(found["description"].place, "is left out: it is about the SLI", fix)
+        fix = "put it into the description of the SLO if it adds anything"
+        file.notes.left_out(found["description"].place, "is left out: it describes the SLI", fix)
     return PlacedValue(found, spec.place)
 
 

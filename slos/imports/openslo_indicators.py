@@ -35,15 +35,15 @@ from slos.schema import Place, Reader
 
 METHODS = ("Occurrences", "Timeslices", "RatioTimeslices")
 OPERATORS = {"lt": "<", "lte": "<=", "gt": ">", "gte": ">="}
-OUR_SLICES = ("1m", "5m")
+SUPPORTED_SLICES = ("1m", "5m")
 _PROMETHEUS = ("prometheus", "thanos", "mimir", "cortex", "victoriametrics")
 _NOT_ZERO = re.compile(r"\((.*)\) != bool 0")
-_Parts = Mapping[str, object]
-"""Keys of an objective of ours: its indicator, and what belongs to that."""
+_ObjectiveKeys = Mapping[str, object]
+"""Keys of an objective: ``indicator``, and ``time_slices`` or ``group_by``."""
 
 
 def slice_window(value: object, place: Place) -> str:
-    """Read the length of time slices; a bare number is in minutes, as in early versions."""
+    """Read the length of time slices; early versions write minutes without a unit."""
     written = text(value, place)
     length = f"{written}m" if written.isdecimal() else written
     if parse_duration(length) <= 0:
@@ -61,7 +61,7 @@ def slice_target(value: object, place: Place) -> str:
 
 def indicator(
     sli: PlacedValue, objective: Mapping[str, PlacedValue], place: Place, file: File, method: str
-) -> _Parts | None:
+) -> _ObjectiveKeys | None:
     """Convert an SLI; return None after reporting the reason.
 
     ``sli`` holds a metric by its kind, and ``place`` is that of ``objective``.
@@ -75,15 +75,15 @@ def indicator(
     return None
 
 
-def _by(indicator: Mapping[str, object], metric: PlacedValue) -> _Parts:
+def _by(indicator: Mapping[str, object], metric: PlacedValue) -> _ObjectiveKeys:
     return {"indicator": PlacedValue(indicator, metric.place)}
 
 
 @dataclass(frozen=True, slots=True)
 class _Slices:
-    """Time slices of an objective: length and target of a slice.
+    """Length and target of an objective's time slices.
 
-    ``window`` is empty for counted events, and ``target`` for averaged slices.
+    ``window`` is empty if events are counted, ``target`` if the ratios of slices are averaged.
     """
 
     window: str = ""
@@ -95,9 +95,9 @@ class _Slices:
         return Decimal(self.target or 0)
 
     @property
-    def are_ours(self) -> bool:
+    def are_supported(self) -> bool:
         """Whether tokenslo has slices of this length and target."""
-        return self.window in OUR_SLICES and 0 < self.share < 1
+        return self.window in SUPPORTED_SLICES and 0 < self.share < 1
 
     @classmethod
     def of(
@@ -108,7 +108,7 @@ class _Slices:
 
         def setting(key: str, default: str) -> str:
             if key not in objective:
-                message = f"does not say {key}, so {default} is taken"
+                message = f"has no {key}, so the default {default} is used"
                 notes.left_out(place, message, f"add {key}")
             return str(objective[key].value) if key in objective else default
 
@@ -147,7 +147,7 @@ _SPEC: dict[str, Reader] = dict.fromkeys(("query", "promql", "queryType", "dimen
 
 
 def _is_prometheus(source: Mapping[str, PlacedValue], file: File) -> bool:
-    """Whether a data source takes PromQL; the default is yes."""
+    """Whether a data source uses PromQL, which is the default."""
     declared = source.get("type") or source.get("source")
     ref = source.get("metricSourceRef") or source.get("dataSourceRef")
     if declared is None and ref is not None:
@@ -168,14 +168,14 @@ def _is_prometheus(source: Mapping[str, PlacedValue], file: File) -> bool:
         return True
     file.notes.lost(
         declared.place,
-        f"{quoted(str(declared.value))} is not in PromQL",
-        "give the same as a query of Prometheus",
+        f"{quoted(str(declared.value))} does not use PromQL",
+        "write the same query in PromQL",
     )
     return False
 
 
 def _as_rate(query: PlacedValue, notes: Notes, *, counter: bool | None) -> PlacedValue | None:
-    """Return events per second, None after reporting the reason.
+    """Convert a query to events per second; return None after reporting the reason.
 
     ``counter`` is whether a query without a range selects counters, None if unknown.
     """
@@ -183,7 +183,7 @@ def _as_rate(query: PlacedValue, notes: Notes, *, counter: bool | None) -> Place
     try:
         node = bare(parse(written.replace(WINDOW, BASE_WINDOW)))
     except InvalidPromQL:
-        return query  # refused later, with its place
+        return query  # a later check refuses it, with its place
     if any(is_range(part) for part, _ in walk(node)):
         return query
     summed = isinstance(node, Aggregate) and node.op == "sum" and node.labels is None
@@ -196,14 +196,14 @@ def _as_rate(query: PlacedValue, notes: Notes, *, counter: bool | None) -> Place
     if counter or (counter is None and selector and is_counter(vector(selector.name))):
         notes.lost(
             query.place,
-            "reads counters since they began, not what happened in a time",
+            "reads the totals of counters, not their rates",
             "write rates, such as sum(rate(x[{{.window}}]))",
         )
         return None
     return PlacedValue(as_rate(written), query.place)
 
 
-def _ratio(metric: PlacedValue, slices: _Slices, file: File) -> _Parts | None:
+def _ratio(metric: PlacedValue, slices: _Slices, file: File) -> _ObjectiveKeys | None:
     notes = file.notes
     readers: dict[str, Reader] = {
         "counter": boolean,
@@ -216,7 +216,7 @@ def _ratio(metric: PlacedValue, slices: _Slices, file: File) -> _Parts | None:
         return _raw(found["raw"], found.get("rawType"), metric, slices, file)
     roles = [role for role in ("good", "bad") if role in found]
     if len(roles) != 1 or "total" not in found:
-        metric.place.refuse("is no ratio", "give good or bad, and total; or raw and rawType")
+        metric.place.refuse("is not a ratio", "give good or bad, and total; or raw and rawType")
         return None
     declared = found.get("counter") or found.get("incremental")
     counter = declared.value if declared else None
@@ -230,19 +230,19 @@ def _ratio(metric: PlacedValue, slices: _Slices, file: File) -> _Parts | None:
         return None
     note_counts_per_window(queries["total"], notes)
     if not slices.window:
-        some, total = queries[roles[0]], queries["total"]
-        found_events = idioms.events(roles[0], str(some.value), str(total.value), counters=True)
-        return idioms.objective_keys(found_events, roles[0], some, total, notes)
+        part, total = queries[roles[0]], queries["total"]
+        found_events = idioms.events(roles[0], str(part.value), str(total.value), counters=True)
+        return idioms.objective_keys(found_events, roles[0], part, total, notes)
     return _sliced(roles[0], queries, metric, slices, notes)
 
 
 def _of_histogram(queries: Mapping[str, PlacedValue]) -> dict[str, PlacedValue] | None:
-    """Convert a bucket and the count of a histogram to a histogram indicator."""
+    """Convert a bucket and the count of a histogram to a histogram indicator; None for others."""
     read = {role: query_of(str(query.value)) for role, query in queries.items()}
     good, total = (each and each.selector for each in (read.get("good"), read["total"]))
     found_events = histogram(good, total) if good and total else None
     return (
-        {key: PlacedValue(part, queries["good"].place) for key, part in found_events.items()}
+        {key: PlacedValue(value, queries["good"].place) for key, value in found_events.items()}
         if found_events
         else None
     )
@@ -254,19 +254,19 @@ def _sliced(
     metric: PlacedValue,
     slices: _Slices,
     notes: Notes,
-) -> _Parts | None:
-    """Convert a ratio in slices; note slices that tokenslo judges differently when idle."""
-    if slices.are_ours and all(_can_be_sliced(str(query.value)) for query in queries.values()):
-        ours = {"window": slices.window, "target": f"{decimal_text(slices.share * 100)}%"}
+) -> _ObjectiveKeys | None:
+    """Convert a ratio of time slices; note slices that tokenslo evaluates differently."""
+    if slices.are_supported and all(_can_be_sliced(str(query.value)) for query in queries.values()):
+        keys = {"window": slices.window, "target": f"{decimal_text(slices.share * 100)}%"}
         found_events = _of_histogram(queries) or queries
-        return {**_by(found_events, metric), "time_slices": PlacedValue(ours, metric.place)}
-    some, total = (
+        return {**_by(found_events, metric), "time_slices": PlacedValue(keys, metric.place)}
+    part, total = (
         _rated(str(query.value)).replace(WINDOW, slices.window)
         for query in (queries[role], queries["total"])
     )
-    share_of = f"({some} or {total} * 0) / ({total} > 0)"
+    share_of = f"({part} or {total} * 0) / ({total} > 0)"
     place = queries["total"].place
-    _said_about_slices(metric.place, slices, notes)
+    _note_slices(metric.place, slices, notes)
     if slices.target:
         good = share_of if role == "good" else f"1 - {share_of}"
         return _by({"gauge": PlacedValue(f"{good} >= bool {slices.target}", place)}, metric)
@@ -281,25 +281,25 @@ def _can_be_sliced(query: str) -> bool:
 
 
 def _rated(query: str) -> str:
-    """Write the rate of a possible plain counter."""
+    """Return the rate of a query that is a plain selector; other queries as they are."""
     read = query_of(query)
     if read and read.selector:
         return f"sum(rate({query}[{WINDOW}]))"
     return query if read is None or read.summed else f"({query})"
 
 
-def _said_about_slices(place: Place, slices: _Slices, notes: Notes) -> None:
+def _note_slices(place: Place, slices: _Slices, notes: Notes) -> None:
     notes.left_out(
         place,
-        f"slices of {slices.window} are evaluated every 30s, overlapping, instead of one after the "
-        "other, and idle ones do not count",
-        "expect the same share of good ones, but for its noise",
+        f"slices of {slices.window} overlap, as one is evaluated every 30s, and idle ones do not "
+        "count",
+        "expect the same ratio of good slices, with some noise",
     )
 
 
 def _raw(
     raw: PlacedValue, kind: PlacedValue | None, metric: PlacedValue, slices: _Slices, file: File
-) -> _Parts | None:
+) -> _ObjectiveKeys | None:
     query = _query(raw, file)
     if query is None:
         return None
@@ -311,7 +311,7 @@ def _raw(
         fix = "give good and total if there are any"
         return idioms.quotient_keys(query, file.notes, fix, success=success)
     filled = str(query.value).replace(WINDOW, slices.window)
-    _said_about_slices(metric.place, slices, file.notes)
+    _note_slices(metric.place, slices, file.notes)
     if slices.target:
         good = f"({filled})" if success else f"1 - ({filled})"
         return _by({"gauge": PlacedValue(f"{good} >= bool {slices.target}", query.place)}, metric)
@@ -322,7 +322,7 @@ def _raw(
 
 def _threshold(
     metric: PlacedValue, objective: Mapping[str, PlacedValue], slices: _Slices, file: File
-) -> _Parts | None:
+) -> _ObjectiveKeys | None:
     query = _query(metric, file)
     op, value = objective.get("op"), objective.get("value")
     if op is None or value is None or op.value not in OPERATORS:
@@ -335,11 +335,11 @@ def _threshold(
     written = str(query.value)
     gauge = _NOT_ZERO.fullmatch(written)
     if gauge and (op.value, value.value) == ("gt", "0") and query_of(gauge[1]):
-        return _by({"gauge": PlacedValue(gauge[1], query.place)}, metric)  # as we export it
+        return _by({"gauge": PlacedValue(gauge[1], query.place)}, metric)  # the form of the export
     file.notes.left_out(
         metric.place,
-        "each series is evaluated every 30s, however often it is scraped",
-        "expect a share of time",
+        "each series is evaluated every 30s, at any scrape interval",
+        "expect a ratio of time",
     )
     limit = f"{OPERATORS[str(op.value)]} bool {value.value}"
     expression = f"({written.replace(WINDOW, slices.window or WINDOW)}) {limit}"

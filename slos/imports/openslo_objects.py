@@ -13,12 +13,12 @@ from slos.schema import Place, Reader
 
 ALERTS = ("AlertPolicy", "AlertCondition", "AlertNotificationTarget")
 _KINDS = ("SLO", "SLI", "Service", "DataSource", *ALERTS)
-_REFERRED_TO = ("SLI", "Service", "DataSource")
+_REFERENCED = ("SLI", "Service", "DataSource")
 
 
 @dataclass(frozen=True, slots=True)
 class Object:
-    """One object of a file with its parts."""
+    """One object of a file: kind, metadata and spec."""
 
     kind: str
     metadata: Mapping[str, PlacedValue]
@@ -32,7 +32,7 @@ class Object:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """All objects of a file in order, and the notes about them."""
+    """The objects of a file in order, the notes, and which objects were referred to."""
 
     objects: list[Object]
     notes: Notes
@@ -40,12 +40,12 @@ class File:
     _used: set[tuple[str, str]] = field(default_factory=set)
 
     def named(self, kind: str, name: str) -> Object | None:
-        """Return a referenced object by its name."""
+        """Return an object by kind and name, and mark it as used."""
         self._used.add((kind, name))
         return self._named.get((kind, name))
 
     def unused(self, kind: str) -> Iterator[Object]:
-        """Yield objects without a reference."""
+        """Yield the objects of a kind to which nothing refers."""
         for each in self.objects:
             if each.kind == kind and (kind, each.name) not in self._used:
                 yield each
@@ -61,12 +61,12 @@ def read_objects(documents: list[Document], problems: list[Problem], notes: Note
     named: dict[tuple[str, str], Object] = {}
     for each in objects:
         first = named.setdefault((each.kind, each.name), each)
-        if first is not each and each.kind in _REFERRED_TO:
+        if first is not each and each.kind in _REFERENCED:
             place = each.metadata["name"].place
             line = first.metadata["name"].place.line
-            where = f"on line {line} already" if line else "in this file twice"
-            message = f"the {each.kind} {quoted(each.name)} stands {where}"
-            place.refuse(message, "give it a name of its own")
+            where = f"on line {line} already" if line else "twice in this file"
+            message = f"the {each.kind} {quoted(each.name)} is defined {where}"
+            place.refuse(message, "give it a unique name")
     return File(objects, notes, named)
 
 
@@ -96,10 +96,10 @@ def _kind(value: object, place: Place) -> str:
 def _labels(value: object, place: Place) -> dict[str, PlacedValue]:
     """Read labels, which may have several values each in v1."""
     if not isinstance(value, dict):
-        raise BadValue("is no mapping", "write names with their values")
+        raise BadValue("is not a mapping", "write names with their values")
     return {
         key: PlacedValue(
-            ", ".join(map(str, part)) if isinstance(part, list) else str(part), place.at(key)
+            ", ".join(map(str, label)) if isinstance(label, list) else str(label), place.at(key)
         )
-        for key, part in value.items()
+        for key, label in value.items()
     }

@@ -1,8 +1,8 @@
 """Convert Pyrra's ``ServiceLevelObjective``, from a file or from Kubernetes.
 
 The keys are those of ``pyrra.dev/v1alpha1`` (Pyrra v0.10,
-``kubernetes/api/v1alpha1/servicelevelobjective_types.go``).  Each is one objective without a
-service, so each becomes a service.
+``kubernetes/api/v1alpha1/servicelevelobjective_types.go``).  Each resource is one objective without
+a service, and becomes a service with one objective.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _KINDS = {
     "latencyNative": "latency",
     "bool_gauge": "uptime",
 }
-"""What an objective is called, by its indicator."""
+"""Name of the objective, by its indicator."""
 
 
 def drafts(documents: list[Document], problems: list[Problem], notes: Notes) -> Iterator[Draft]:
@@ -87,7 +87,7 @@ def _draft(metadata: PlacedValue, spec: PlacedValue, place: Place, notes: Notes)
     kind, indicator = "", None
     if "indicator" in found:
         kind, indicator = _indicator(found["indicator"], str(service.value), notes)
-    annotate = f"call it {_PREFIX}… if alerts are to have it"
+    annotate = f"name it {_PREFIX}… to add it to alerts"
     note_object_metadata(about, notes, _PREFIX, annotate=annotate)
     if "performanceOverAccuracy" in found and found["performanceOverAccuracy"].value:
         notes.left_out(
@@ -96,12 +96,12 @@ def _draft(metadata: PlacedValue, spec: PlacedValue, place: Place, notes: Notes)
             "delete it",
         )
     own = {
-        part: {
+        field: {
             key.removeprefix(_PREFIX): value
-            for key, value in (about[part].value if part in about else {}).items()
+            for key, value in (about[field].value if field in about else {}).items()
             if key.startswith(_PREFIX)
         }
-        for part in ("labels", "annotations")
+        for field in ("labels", "annotations")
     }
     annotated = non_empty(annotations=labels(own["annotations"], notes, ()))
     alerting = _alerting(found.get("alerting"), annotated, notes)
@@ -125,14 +125,14 @@ def _draft(metadata: PlacedValue, spec: PlacedValue, place: Place, notes: Notes)
 
 
 def _indicator(of: PlacedValue, service: str, notes: Notes) -> tuple[str, dict[str, object] | None]:
-    """Return name, indicator and groups of an objective, None after reporting the reason."""
+    """Return name, indicator and ``group_by`` of an objective, None after reporting the reason."""
     kinds = read_optional_mapping(of.value, of.place, dict.fromkeys(_KINDS, anything), notes)
     if len(kinds) != 1:
-        of.place.refuse("holds no indicator, or several", f"give one of {', '.join(_KINDS)}")
+        of.place.refuse("must have exactly one indicator", f"give one of {', '.join(_KINDS)}")
         return "", None
     ((kind, given),) = kinds.items()
     notes.about(service, _KINDS[kind])
-    read = _READ[kind](given, notes)
+    read = _CONVERTERS[kind](given, notes)
     if read is None:
         return _KINDS[kind], None
     return _KINDS[kind], {"indicator": read, **_grouping(kind, given, notes)}
@@ -145,8 +145,8 @@ def _grouping(kind: str, indicator: PlacedValue, notes: Notes) -> dict[str, obje
     named = [PlacedValue(read, at) for label, at in given if (read := read_value(text, label, at))]
     if not named:
         return {}
-    ours = [str(label.value) for label in named if label.value in SET_BY_TIERS]
-    why = f"our alerts set {' and '.join(ours)} themselves" if ours else ""
+    reserved = [str(label.value) for label in named if label.value in SET_BY_TIERS]
+    why = f"generated alerts set {' and '.join(reserved)}" if reserved else ""
     if kind == "latencyNative":
         why = "the result of histogram_fraction has no label to select by"
     if why:
@@ -167,16 +167,16 @@ def _selector(value: object, _: Place) -> Vector:
     return selector
 
 
-def _parts(
+def _read_fields(
     of: PlacedValue, notes: Notes, *metrics: str, **more: Reader
 ) -> dict[str, PlacedValue] | None:
-    """Read the metrics and other parts of an indicator, None after reporting problems."""
+    """Read the metrics and other fields of an indicator, None after reporting problems."""
     readers = {**dict.fromkeys(metrics, _metric(notes)), "grouping": anything, **more}
     found = read_optional_mapping(of.value, of.place, readers, notes)
     wanted = {**dict.fromkeys(metrics, ": {metric: …}"), **dict.fromkeys(more, ": 200ms")}
     if not check_required_keys(found, of.value, of.place, **wanted):
         return None
-    return {key: part.value if key in metrics else part for key, part in found.items()}
+    return {key: value.value if key in metrics else value for key, value in found.items()}
 
 
 def _metric(notes: Notes) -> Reader:
@@ -189,7 +189,7 @@ def _metric(notes: Notes) -> Reader:
 
 
 def _ratio(of: PlacedValue, notes: Notes) -> PlacedValue | None:
-    found = _parts(of, notes, "errors", "total")
+    found = _read_fields(of, notes, "errors", "total")
     if found is None:
         return None
     counted = {"bad": found["errors"], "total": found["total"]}
@@ -203,7 +203,7 @@ def _ratio(of: PlacedValue, notes: Notes) -> PlacedValue | None:
 
 
 def _latency(of: PlacedValue, notes: Notes) -> PlacedValue | None:
-    found = _parts(of, notes, "success", "total")
+    found = _read_fields(of, notes, "success", "total")
     if found is None:
         return None
     success, total = found["success"], found["total"]
@@ -213,7 +213,8 @@ def _latency(of: PlacedValue, notes: Notes) -> PlacedValue | None:
         return None
     if found_keys := histogram(success.value, total.value):
         return PlacedValue(
-            {key: PlacedValue(part, success.place) for key, part in found_keys.items()}, of.place
+            {key: PlacedValue(value, success.place) for key, value in found_keys.items()},
+            of.place,
         )
     others = (matcher for matcher in success.value.matchers if matcher.label != "le")
     within = replace(success.value, matchers=(*others, boundary_matcher(boundary)))
@@ -227,8 +228,8 @@ def _latency(of: PlacedValue, notes: Notes) -> PlacedValue | None:
 
 
 def _native(of: PlacedValue, notes: Notes) -> PlacedValue | None:
-    """Weigh the share above the latency in a native histogram by its observations."""
-    found = _parts(of, notes, "total", latency=_duration)
+    """Convert a native histogram: the ratio above the latency, weighted by observations."""
+    found = _read_fields(of, notes, "total", latency=_duration)
     if found is None:
         return None
     total = found["total"]
@@ -254,7 +255,7 @@ def _gauge(of: PlacedValue, notes: Notes) -> PlacedValue | None:
     return PlacedValue({"gauge": PlacedValue(str(metric.value), metric.place)}, of.place)
 
 
-_READ = {"ratio": _ratio, "latency": _latency, "latencyNative": _native, "bool_gauge": _gauge}
+_CONVERTERS = {"ratio": _ratio, "latency": _latency, "latencyNative": _native, "bool_gauge": _gauge}
 
 
 def _alerting(

@@ -15,18 +15,18 @@ from slos.schema import Place, Reader, expect, nearest, read_value
 def read_known_keys(
     value: object, place: Place, readers: Mapping[str, Reader], notes: Notes
 ) -> dict[str, PlacedValue]:
-    """Read the known keys of a mapping; note the others, which the original tools ignore.
+    """Read the known keys of a mapping; note unknown ones, which the original tools ignore.
 
     A key without a value is ignored.
     """
     found: dict[str, PlacedValue] = {}
-    for key, part in expect(dict, f"a mapping with the keys {', '.join(readers)}", value).items():
+    for key, given in expect(dict, f"a mapping with the keys {', '.join(readers)}", value).items():
         here = place.at(key)
         if key not in readers:
             near = nearest(key, readers)
             fix = f"write {near}" if near else f"known keys are {', '.join(readers)}"
             notes.left_out(here, "is not a key of this format", fix)
-        elif part is not None and (read := read_value(readers[key], part, here)) is not None:
+        elif given is not None and (read := read_value(readers[key], given, here)) is not None:
             found[key] = PlacedValue(read, here)
     return found
 
@@ -41,7 +41,7 @@ def read_optional_mapping(
 def check_required_keys(
     found: Mapping[str, PlacedValue], value: object, place: Place, **wanted: str
 ) -> bool:
-    """Whether these keys of a mapping were read; refuse the missing ones.
+    """Refuse missing keys of a mapping; return whether all were read.
 
     ``value`` is the mapping that ``found`` was read from; ``wanted`` are keys with the text to add,
     such as ``": 99.9"``.
@@ -85,8 +85,8 @@ def boolean(value: object, _: Place) -> bool:
 def text_mapping(value: object, place: Place) -> dict[str, PlacedValue]:
     """Read a mapping of names to text."""
     given: dict[str, object] = expect(dict, "a mapping of names to text", value)
-    read = {key: read_value(text, part, place.at(key)) for key, part in given.items()}
-    return {key: PlacedValue(part, place.at(key)) for key, part in read.items() if part is not None}
+    read = {key: read_value(text, each, place.at(key)) for key, each in given.items()}
+    return {key: PlacedValue(each, place.at(key)) for key, each in read.items() if each is not None}
 
 
 def percent(value: object, place: Place) -> str:
@@ -124,7 +124,7 @@ METADATA: dict[str, Reader] = {
 def note_object_metadata(
     found: Mapping[str, PlacedValue], notes: Notes, kept: str = "", *, annotate: str
 ) -> None:
-    """Note the :data:`METADATA` that is about the Kubernetes object alone.
+    """Note the :data:`METADATA` that describes only the Kubernetes object.
 
     Labels and annotations that begin with ``kept`` are not noted; ``annotate`` is the fix for
     annotations.
@@ -132,17 +132,17 @@ def note_object_metadata(
     if "namespace" in found:
         notes.left_out(
             found["namespace"].place,
-            "is left out: it is where the rules were, not what they are about",
+            "is left out: it is the namespace of the rules, not of the service",
             "add labels: {namespace: …} if alerts need it",
         )
     reasons = {
         "labels": (
-            "is left out: it only chose which Prometheus loads the rules",
-            "put it on the PrometheusRule that holds the generated ones",
+            "is left out: it only selects the Prometheus that loads the rules",
+            "add it to the PrometheusRule with the generated rules",
         ),
-        "annotations": ("is left out: it is not about alerts", annotate),
+        "annotations": ("is left out: it is not for alerts", annotate),
     }
-    for part, (why, fix) in reasons.items():
-        for key, value in (found[part].value if part in found else {}).items():
+    for field, (why, fix) in reasons.items():
+        for key, value in (found[field].value if field in found else {}).items():
             if not (kept and key.startswith(kept)):
                 notes.left_out(value.place, why, fix)

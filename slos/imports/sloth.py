@@ -1,8 +1,8 @@
 """Convert Sloth's files: ``version: prometheus/v1``, and the Kubernetes resource.
 
 The keys are those of Sloth v0.16 (``pkg/prometheus/api/v1/v1.go`` and
-``pkg/kubernetes/api/sloth/v1/types.go``).  A Sloth file has no period, which is an option of
-Sloth's command line; the default of 30 days is used.
+``pkg/kubernetes/api/sloth/v1/types.go``).  Sloth takes the period from its command line, not from
+the file; its default of 30 days is used.
 """
 
 from __future__ import annotations
@@ -74,17 +74,17 @@ def drafts(documents: list[Document], problems: list[Problem], notes: Notes) -> 
         value = document.value
         notes.about()
         if isinstance(value, dict) and value.get("kind") == WINDOWS:
-            _said_about_windows(place, notes)
+            _note_windows(place, notes)
         elif isinstance(value, dict) and "apiVersion" in value:
             yield from _resource(value, place, notes)
         else:
             yield from _service(value, place, _FILE, notes, version=anything)
 
 
-def _said_about_windows(place: Place, notes: Notes) -> None:
+def _note_windows(place: Place, notes: Notes) -> None:
     notes.left_out(
         place,
-        f"{WINDOWS} are left out: those of alerts follow from target and period",
+        f"{WINDOWS} are left out: the windows of alerts follow from target and period",
         f"set window after converting if sloPeriod is not {PERIOD}",
     )
 
@@ -125,12 +125,12 @@ def _service(
     ]
     if not objectives:
         if not found["slos"].value:
-            found["slos"].place.refuse("holds no SLO", "add one")
+            found["slos"].place.refuse("has no SLO", "add one")
         return
     notes.about(str(service.value))
     own = labels(found["labels"].value if "labels" in found else {}, notes, SET_BY_TIERS)
     if own:
-        _said_about_labels(found["labels"].place, notes)
+        _note_labels(found["labels"].place, notes)
     tree = {
         "apiVersion": "tokenslo/v1",
         "service": service,
@@ -141,11 +141,11 @@ def _service(
     yield Draft(tree, place)
 
 
-def _said_about_labels(place: Place, notes: Notes) -> None:
+def _note_labels(place: Place, notes: Notes) -> None:
     notes.left_out(
         place,
-        "stand on slo:info and on alerts, but not on every recorded series, where a label that "
-        "changes would split the long windows",
+        "are added to slo:info and alerts, but not to every recorded series: a change of "
+        "a value would split the long windows",
         "join slo:info by service and slo where a query needs them",
     )
 
@@ -175,7 +175,7 @@ def _objective(
     alerting = _alerting(found.get("alerting"), keys, notes)
     own = labels(found["labels"].value if "labels" in found else {}, notes, SET_BY_TIERS)
     if own:
-        _said_about_labels(found["labels"].place, notes)
+        _note_labels(found["labels"].place, notes)
     if indicator is None or not whole:
         return None
     return {
@@ -189,14 +189,14 @@ def _objective(
 
 
 def _indicator(sli: PlacedValue, keys: _Keys, notes: Notes) -> Mapping[str, object] | None:
-    """Return indicator and grouping, None after reporting the reason."""
+    """Return indicator and ``group_by``, None after reporting the reason."""
     kinds = read_optional_mapping(
         sli.value, sli.place, dict.fromkeys(("events", "raw", "plugin"), anything), notes
     )
     if "plugin" in kinds:
         notes.lost(
             kinds["plugin"].place,
-            "is an SLI plugin, whose queries only Sloth can make",
+            "is an SLI plugin, whose queries only Sloth can generate",
             "put the queries that Sloth generates for it under events",
         )
         return None
@@ -257,22 +257,22 @@ def _alerting(alerting: PlacedValue | None, keys: _Keys, notes: Notes) -> dict[s
             "change routes and silences that match the old name",
         )
     tiers = {
-        tier_name: PlacedValue(part, alerting.place)
+        tier_name: PlacedValue(tier_keys, alerting.place)
         for tier_name, key in (("page", keys.page), ("ticket", keys.ticket))
-        if key not in off and (part := _tier(found, key, notes))
+        if key not in off and (tier_keys := _tier(found, key, notes))
     }
-    kinds = [kind for key in off for kind in ("page",) * (key == keys.page) or _NOT_A_TICKET]
+    kinds = [kind for key in off for kind in ("page",) * (key == keys.page) or _TICKET_KINDS]
     if len(off) == 2:
         kinds.append("absent")
     return non_empty(alerting={**tiers, **non_empty(disable=disabled(*kinds))})
 
 
-# Sloth has no alert on an exhausted budget; disabled tickets disable it as well.
-_NOT_A_TICKET = ("ticket", "exhausted")
+# Sloth has no alert on an exhausted budget, so disabling tickets disables ours as well.
+_TICKET_KINDS = ("ticket", "exhausted")
 
 
-# What our alerts say themselves, each its own; Sloth has alerts on burn rates only.
-_ABOUT_BURNING = {"summary", "description"}
+# Generated alerts of each kind have their own; Sloth only has alerts on burn rates.
+_PER_KIND = {"summary", "description"}
 
 
 def _is_off(tier: PlacedValue | None) -> bool:
@@ -280,21 +280,21 @@ def _is_off(tier: PlacedValue | None) -> bool:
 
 
 def _tier(found: Mapping[str, PlacedValue], key: str, notes: Notes) -> dict[str, object]:
-    """Return labels and annotations of a tier, the common ones first."""
+    """Return labels and annotations of a tier; its own override the common ones."""
     own = found[key].value if key in found else {}
     both = {
-        part: {
-            **(found[part].value if part in found else {}),
-            **(own[part].value if part in own else {}),
+        field: {
+            **(found[field].value if field in found else {}),
+            **(own[field].value if field in own else {}),
         }
-        for part in ("labels", "annotations")
+        for field in ("labels", "annotations")
     }
-    for key in _ABOUT_BURNING & both["annotations"].keys():
+    for key in _PER_KIND & both["annotations"].keys():
         notes.left_out(
             both["annotations"][key].place,
-            "stands on every alert of its kind, on those about missing signals and spent budgets "
-            "too",
-            "word it for all of them, or delete it",
+            "is added to all alerts of the tier, also those on missing metrics and exhausted "
+            "budgets",
+            "write it for all of them, or delete it",
         )
     return non_empty(
         labels=labels(both["labels"], notes), annotations=labels(both["annotations"], notes, ())

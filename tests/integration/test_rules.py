@@ -360,7 +360,7 @@ def test_counter_reset_is_no_burst_of_errors(scenario: Callable[..., None]) -> N
 
 
 def test_idle_service_after_traffic_has_a_ratio(scenario: Callable[..., None]) -> None:
-    """With the window behind it there is no ratio; over the longer ones it stays."""
+    """With the window behind it there is not a ratio; over the longer ones it stays."""
     scenario(
         AVAILABILITY,
         {OK: "0+99x40 3960+0x100", ERROR: "0+1x40 40+0x100"},

@@ -24,7 +24,8 @@ _BUDGET = float(1 - TARGET)
 class Check:
     """The error ratio of a window that a tool computed at a time, and the true one.
 
-    ``computed`` and ``true`` are None where there is no ratio.  ``lately`` are the lowest and the
+    ``computed`` and ``true`` are None where there is not a ratio.  ``lately`` are the lowest and \
+the
     highest true ratio while the last events may not be scraped yet.  Relative errors are relative
     to at least ``least``.
     """

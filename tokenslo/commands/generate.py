@@ -25,15 +25,14 @@ from tokenslo.files import files_argument, libraries_option, load_all
 from tokenslo.names_option import Name, names_of
 from tokenslo.scraped import check_served, metrics_option, series
 
-# What can be generated, and the function of which package makes it: its libraries are loaded only
-# when it is asked for.
-_MAKERS = {
+# Package and function that generate each kind of files; a package is only imported when needed.
+_GENERATORS = {
     "alerts": ("alerts", "rule_files"),
     "tests": ("alerts", "promtool_test_files"),
     "dashboards": ("dashboards", "files"),
     "runbooks": ("runbooks", "files"),
 }
-KINDS = tuple(_MAKERS)
+KINDS = tuple(_GENERATORS)
 
 _NAMESPACE = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 # https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set
@@ -41,17 +40,17 @@ _LABEL_TEXT = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 _LABEL_PREFIX = re.compile(r"(?=.{1,253}/)[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?/")
 
 
-def _some_of(
+def _comma_separated(
     known: tuple[Name, ...],
 ) -> Callable[[click.Context, click.Parameter, str], tuple[Name, ...]]:
-    """Return what reads names that are separated by commas."""
+    """Return a Click callback that parses comma-separated names."""
     return lambda _, __, text: names_of(text, known)
 
 
 def _namespace(_: click.Context, __: click.Parameter, text: str) -> str:
     if text and not _NAMESPACE.fullmatch(text):
         raise click.BadParameter(
-            f"{text!r} is no namespace: lower-case letters, digits and '-', at most 63"
+            f"{text!r} is not a namespace: lower-case letters, digits and '-', at most 63"
         )
     return text
 
@@ -63,14 +62,14 @@ def _labels(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> di
         if not (name and equals):
             raise click.BadParameter(f"{text!r} is not NAME=VALUE, such as release=prometheus")
         if not _LABEL_TEXT.fullmatch(_LABEL_PREFIX.sub("", name, count=1)):
-            raise click.BadParameter(f"{name!r} is no name that Kubernetes takes for a label")
+            raise click.BadParameter(f"{name!r} is not a label name of Kubernetes")
         if value and not _LABEL_TEXT.fullmatch(value):
             raise click.BadParameter(
-                f"{value!r} is no value that Kubernetes takes for a label: letters, digits, '-', "
+                f"{value!r} is not a label value of Kubernetes: letters, digits, '-', "
                 "'_' and '.', at most 63"
             )
         if labels.setdefault(name, value) != value:
-            raise click.BadParameter(f"{name!r} is given twice, with different values")
+            raise click.BadParameter(f"{name!r} is given twice with different values")
     return labels
 
 
@@ -93,7 +92,7 @@ def _labels(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> di
     default=",".join(KINDS),
     show_default=True,
     metavar="KINDS",
-    callback=_some_of(KINDS),
+    callback=_comma_separated(KINDS),
     help="What to generate, separated by commas; tests are for promtool.",
 )
 @click.option(
@@ -102,7 +101,7 @@ def _labels(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> di
     default=FORMATS[0],
     show_default=True,
     metavar="FORMATS",
-    callback=_some_of(FORMATS),
+    callback=_comma_separated(FORMATS),
     help=f"Formats of rule files, separated by commas: {', '.join(FORMATS)}. vmalert and Thanos "
     "read the format prometheus.",
 )
@@ -170,8 +169,7 @@ def generate(
         _check_mixin(kinds, formats)
     if (printed := folder == Path("-")) and (check or mixin or {*kinds} - {"alerts", "tests"}):
         raise click.UsageError(
-            "-o - prints YAML only, and compares nothing. "
-            "Fix: give --only alerts or tests, without --check and --mixin."
+            "-o - only prints YAML. Fix: give --only alerts or tests, without --check and --mixin."
         )
     services = load_all(files, libraries)
     check_served(services, series(metrics))
@@ -198,13 +196,13 @@ def generate(
         click.echo("---\n".join(f"# {path}\n{text}" for path, text in wanted.items()), nl=False)
         return
     with output.reporting(folder):
-        changes = output.changes(folder, wanted, _stale(folder, plans, kinds, formats))
+        changes = output.changes(folder, wanted, _unneeded_files(folder, plans, kinds, formats))
     if check:
         _show(changes, len(wanted), quiet=quiet)
         return
     _write(changes, len(wanted), quiet=quiet)
     if changes and not quiet and sys.stdout and sys.stdout.isatty():
-        click.echo(_next_step(folder, wanted))
+        click.echo(_next_steps(folder, wanted))
 
 
 def _files(
@@ -212,10 +210,10 @@ def _files(
 ) -> Iterator[tuple[str, str]]:
     about = {"source": _source(plan.service.file), "version": version("tokenslo")}
     for kind in kinds:
-        package, function = _MAKERS[kind]
+        package, function = _GENERATORS[kind]
         more = {"options": options[kind]} if kind in options else {}
-        make = getattr(importlib.import_module(package), function)
-        yield from make(plan, **about, **more).items()
+        generator = getattr(importlib.import_module(package), function)
+        yield from generator(plan, **about, **more).items()
 
 
 def _mixin(plans: Iterable[Plan], files: Iterable[str]) -> str:
@@ -229,7 +227,7 @@ def _mixin(plans: Iterable[Plan], files: Iterable[str]) -> str:
 
 
 def _source(file: str) -> str:
-    """Name an SLO file in generated files: the same from every working directory."""
+    """Return the name of an SLO file for headers, the same in every working directory."""
     name = file if file == STDIN else Path(file).name
     return "".join(c if c.isprintable() and c not in "<>" else "?" for c in name)
 
@@ -242,25 +240,25 @@ def _check_mixin(kinds: tuple[str, ...], formats: tuple[Format, ...]) -> None:
         )
     if not {"alerts", "dashboards"} & {*kinds}:
         raise click.UsageError(
-            "--mixin is made of rules and dashboards. Fix: add alerts or dashboards to --only."
+            "--mixin imports rules and dashboards. Fix: add alerts or dashboards to --only."
         )
 
 
-def _stale(
+def _unneeded_files(
     folder: Path, plans: Iterable[Plan], kinds: Iterable[str], formats: Iterable[Format]
 ) -> Iterator[Path]:
-    """Find what tokenslo wrote; what it would not write now is to go."""
+    """Yield generated files of earlier runs, which are removed unless they are written again."""
     for each in plans:
-        for pattern, header in _may_be_stale(each.service.service, kinds, formats):
+        for pattern, header in _generated_patterns(each.service.service, kinds, formats):
             for path in sorted(folder.glob(pattern)):
-                if path.is_file() and _begins(path, header):
+                if path.is_file() and _has_header(path, header):
                     yield path
 
 
-def _may_be_stale(
+def _generated_patterns(
     service: str, kinds: Iterable[str], formats: Iterable[Format]
 ) -> Iterator[tuple[str, str]]:
-    """Yield what matches files, and how one of their first two lines begins if they are ours."""
+    """Yield file patterns, and the header in one of the first two lines of generated files."""
     if "runbooks" in kinds:
         runbooks = importlib.import_module("runbooks")
         yield f"{runbooks.folder(service)}/*.md", runbooks.HEADER
@@ -269,7 +267,7 @@ def _may_be_stale(
             yield pattern, HEADER
 
 
-def _begins(path: Path, header: str) -> bool:
+def _has_header(path: Path, header: str) -> bool:
     with path.open(encoding="utf-8", errors="replace") as file:
         return any(line.startswith(header) for line in islice(file, 2))
 
@@ -292,8 +290,8 @@ def _write(changes: list[output.Change], total: int, *, quiet: bool) -> None:
         click.echo(_summary(changes, total, "written", "removed"))
 
 
-def _next_step(folder: Path, files: Iterable[str]) -> str:
-    """Say what to do with what was written."""
+def _next_steps(folder: Path, files: Iterable[str]) -> str:
+    """Describe how to load the written files."""
     endings = {
         ".test.yaml": "check the rules: promtool test rules {}",
         ".rules.yaml": "load them: rule_files: [{}] in prometheus.yml",
@@ -310,5 +308,5 @@ def _summary(changes: list[output.Change], total: int, written: str, removed: st
     gone = sum(change.new is None for change in changes)
     new = len(changes) - gone
     counts = {"current": total - new, written: new, removed: gone}
-    said = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
-    return f"{total} files: {said}"
+    listed = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+    return f"{total} files: {listed}"
