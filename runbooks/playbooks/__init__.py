@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from runbooks.playbook import Playbook
 from runbooks.playbooks.clients import CLIENTS
 from runbooks.playbooks.engine import ENGINE
+from runbooks.playbooks.failures import FAILURES
+from runbooks.playbooks.gateways import GATEWAYS
 from runbooks.playbooks.generic import GENERIC
 from runbooks.playbooks.latency import LATENCY
 from runbooks.playbooks.measurement import MEASUREMENT
@@ -14,5 +16,14 @@ from runbooks.playbooks.rollout import ROLLOUT
 
 PLAYBOOKS: Mapping[str, Playbook] = {
     playbook.key: playbook
-    for playbook in (*LATENCY, *ENGINE, *ROLLOUT, *CLIENTS, *GENERIC, *MEASUREMENT)
+    for playbook in (
+        *LATENCY,
+        *ENGINE,
+        *ROLLOUT,
+        *CLIENTS,
+        *GATEWAYS,
+        *FAILURES,
+        *GENERIC,
+        *MEASUREMENT,
+    )
 }

@@ -1,222 +1,340 @@
-"""Causes in clients and gateways, and failures of requests."""
+"""Causes in clients: retries, disconnects, slow reading."""
 
 from __future__ import annotations
 
 from runbooks.playbook import Action, Playbook, Step
 
+_STORM = """\
+flowchart LR
+  trigger["Trigger: a burst, a slow or missing instance"] --> late["TTFT above a client's timeout"]
+  late --> retry["Clients disconnect and retry"]
+  late --> abandoned["Abandoned requests keep their slots"]
+  retry -->|"1. shed load, 2. limit retries"| queue["Longer queue"]
+  abandoned -->|"3. cancel on disconnect"| queue
+  queue -->|"4. drop requests that waited too long"| late
+"""
+
 CLIENTS = (
     Playbook(
         key="timeout_storm",
-        title="A retry storm, or a surge",
+        title="Timeout storm with retries",
         layer="client",
-        symptoms=("A retry storm, or a surge",),
-        meaning=(
-            "Requests increase when latency exceeds a client's or gateway's timeout, "
-            "with the same prompts again (llm_suspected_retries_total). The engine "
-            "still computes abandoned requests, so the storm outlasts its trigger."
+        symptoms=(
+            "requests rise with the same prompts again",
+            "TTFT p99 is at a timeout of clients or gateways",
+            "disconnects before the first token, while the engine is fully busy",
         ),
-        impact="Users notice what the alert's page states.",
+        meaning=(
+            "Requests take longer than a timeout of clients or gateways, which send them again. "
+            "The engine still computes the abandoned requests, so every retry adds load. The "
+            "storm sustains itself after its trigger is gone."
+        ),
+        impact=(
+            "Most users get errors although every GPU is busy: the work is for requests that "
+            "have been abandoned. The storm does not end before retries stop or abandoned work "
+            "is cancelled."
+        ),
         steps=(
-            Step("arrivals", "The result is outside its healthy range.", "client"),
-            Step("retries", "The result is outside its healthy range.", "client"),
+            Step(
+                "retries",
+                "Clients or gateways repeat prompts that failed less than 30 s before: this is a "
+                "storm. Without a tap there is no result: judge by the next two steps.",
+                "client",
+            ),
+            Step(
+                "arrivals",
+                "More requests than a day ago. Compare with the gateway's count of users: more "
+                "requests from as many users are retries, more users are overload.",
+                "client",
+            ),
+            Step(
+                "gateway",
+                "The slowest first tokens take longer than common timeouts. The timeout that "
+                "starts the retries is at or below this value.",
+                "gateway",
+            ),
+            Step(
+                "early",
+                "Clients disconnect while they wait for the first token, as in a storm.",
+                "client",
+            ),
+            Step(
+                "wasted",
+                "The server works on after the disconnect. Cancellation does not reach it: "
+                "action 3 comes before action 4.",
+                "backend",
+            ),
+            Step(
+                "waiting",
+                "The queue holds the storm. Its length is the measure of progress: it must "
+                "shrink after each action.",
+                "batcher",
+            ),
+            Step(
+                "recent_start",
+                "An instance restarted: its missing capacity may be the trigger.",
+                "instance",
+            ),
         ),
         actions=(
             Action(
-                (
-                    "Answer 429 with Retry-After at the gateway, and limit retries to a share "
-                    "of the requests (10% is plenty) with jitter."
+                "Shed load first. Refuse new requests at the gateway with status 429 and "
+                "`Retry-After`, the lowest priority first, until the queue shrinks. Readmit them "
+                "when it is empty, a quarter at a time, five minutes apart.",
+                "some users are refused; readmitted at once, they start the storm again",
+                setting=(
+                    "nginx: `limit_req` with `limit_req_status 429` and "
+                    "`add_header Retry-After 10 always`.\n"
+                    "Envoy: the filter `local_ratelimit` with `token_bucket` and "
+                    "`response_headers_to_add`.\n"
+                    "The OpenAI SDK for Python obeys `Retry-After`."
                 ),
-                "some users are refused",
             ),
             Action(
-                "Make sure that a client disconnect cancels the request. A gateway that "
-                "keeps its upstream connection open hides it from Triton."
+                "Limit retries at every hop to 10% of the requests, or turn them off.",
+                "single failures that a retry would hide reach users",
+                setting=(
+                    "Envoy: `retry_policy.num_retries` of the route, "
+                    "`circuit_breakers.thresholds.retry_budget.budget_percent` of the cluster "
+                    "(default 20).\n"
+                    "Istio: `http.retries.attempts: 0` of the VirtualService (default 2, on gRPC "
+                    "`UNAVAILABLE` too), `trafficPolicy.retryBudget.percent` of the "
+                    "DestinationRule.\n"
+                    "Gateway API: `rules.retry.attempts` of the HTTPRoute.\n"
+                    "nginx: no `non_idempotent` in `proxy_next_upstream`."
+                ),
             ),
-            Action("Cancel requests at the gateway that are older than their client's timeout."),
             Action(
-                "Lengthen the client's timeout, or let it count from the first token.",
+                "Make disconnects cancel the request, so that abandoned requests free their "
+                "slots: see the playbook on wasted work.",
+                setting="nginx: `proxy_ignore_client_abort off` (the default).",
+            ),
+            Action(
+                "Drop requests that have waited longer than the client's timeout: their clients "
+                "are gone.",
+                "late responses become errors; no effect on requests that the backend has accepted",
+                "Needs a model reload",
+                setting=(
+                    "config.pbtxt: `dynamic_batching { default_queue_policy { timeout_action: "
+                    "REJECT default_timeout_microseconds: 10000000 max_queue_size: 64 } }`.\n"
+                    "The C++ TensorRT-LLM backend passes `max_queue_size` to its executor, whose "
+                    "refusals are status 500, not 503."
+                ),
+            ),
+            Action(
+                "Stop retries in the clients, or lengthen their timeout beyond the TTFT of a busy "
+                "hour.",
                 "users wait longer before they see an error",
-                effort="Needs a plan",
+                "Needs a plan",
+                setting=(
+                    "OpenAI SDK for Python: `max_retries` (default 2) and `timeout` (default "
+                    "600 s). `timeout` limits the wait for the next bytes, not the whole response."
+                ),
+            ),
+            Action(
+                "Add instances last. Before retries are limited, they only fill up as well.",
+                "do not restart the loaded ones: clients of the streams that end retry too",
+                "Needs a plan",
             ),
         ),
         verified_by="retries",
-        escalate="Call the owner when two mitigations have not helped.",
-        follow_up=("Write down the cause and the mitigation that worked.",),
-    ),
-    Playbook(
-        key="gateway_timeout",
-        title="A gateway cuts the streams",
-        layer="gateway",
-        symptoms=("A gateway cuts the streams",),
-        meaning=(
-            "Streams end at one age (10, 15, 30, 60, 300 s), or after a constant idle "
-            "time, with status 200 and no final event. Triton counts such a request as "
-            "a success. A sidecar with a tap counts a client disconnect; the spike in "
-            "llm_disconnect_age_seconds is the timeout."
+        escalate=(
+            "One client (tenant, user agent) sends most of the retries: call its owner. The "
+            "gateway's own retries cannot be limited: call the owner of the gateway."
         ),
-        impact="Users notice what the alert's page states.",
-        steps=(
-            Step("gateway", "The result is outside its healthy range.", "gateway"),
-            Step("ages", "The result is outside its healthy range.", "gateway"),
+        follow_up=(
+            "List every hop that retries. Attempts multiply: three hops with two retries each "
+            "send one request 27 times.",
+            "Set a retry budget at each of them, and back-off with jitter in the clients.",
+            "Find what made the first requests late, and alert on it.",
         ),
-        actions=(
-            Action(
-                "Search the gateway's log for durations that repeat exactly. Check every "
-                "hop: there may be two deadlines."
-            ),
-            Action(
-                (
-                    "Replace the route's total timeout by an idle timeout of about 300 s for "
-                    "streaming paths."
-                ),
-                "a hung upstream is noticed later",
-            ),
-            Action(
-                "Send SSE comments until the first token, so that the stream is never idle.",
-                "clients must ignore SSE comments, as the standard requires",
-                effort="Needs a plan",
-            ),
-        ),
-        verified_by="ages",
-        escalate="Call the owner when two mitigations have not helped.",
-        follow_up=("Write down the cause and the mitigation that worked.",),
+        see=("gateway_timeout", "overload", "wasted_work"),
+        diagram=_STORM,
     ),
     Playbook(
         key="wasted_work",
-        title="The server works for disconnected clients",
+        title="Disconnects while work goes on",
         layer="gateway",
-        symptoms=("The server works for disconnected clients",),
-        meaning=(
-            "llm_wasted_tokens_total increases, llm_disconnect_release_seconds is long:"
-            " the server does not detect the disconnect, and slots and KV-cache blocks "
-            "stay in use."
+        symptoms=(
+            "tokens are sent after their client disconnected",
+            "slots and KV-cache blocks stay in use after disconnects",
         ),
-        impact="Users notice what the alert's page states.",
-        steps=(Step("wasted", "The result is outside its healthy range.", "gateway"),),
+        meaning=(
+            "Clients disconnect and the server computes their responses to the end: the "
+            "cancellation is lost on the way. A gateway keeps its upstream connection open, or "
+            "the server or the model does not check for it.\n\n"
+            "`llm_disconnect_release_seconds` shows how long the server works on. A second or "
+            "less is its polling interval, and normal; the rest of the response is a lost "
+            "cancellation. A tap behind a gateway that hides disconnects sees none at all."
+        ),
+        impact=(
+            "Capacity is lost to responses that have no reader. Other requests wait for it, with "
+            "more disconnects as a result."
+        ),
+        steps=(
+            Step(
+                "wasted",
+                "The server sends tokens to clients that are gone. The share is a lower bound.",
+                "backend",
+            ),
+            Step(
+                "disconnects_up",
+                "More clients disconnect than before. Find out why they do: each one wastes work.",
+                "client",
+            ),
+            Step(
+                "retries",
+                "The disconnected clients come back: a timeout storm, which needs its own order "
+                "of actions.",
+                "client",
+            ),
+            Step(
+                "batch",
+                "The batch is full, in part with abandoned sequences: other requests wait.",
+                "batcher",
+            ),
+            Step(
+                "kv",
+                "The KV cache is full, in part with blocks of abandoned sequences.",
+                "KV cache",
+            ),
+        ),
         actions=(
             Action(
-                "Make every hop forward a disconnect: a gateway that keeps its upstream "
-                "connection open hides it from the server."
+                "Find the hop that loses the cancellation. Start a long stream against the "
+                "server's own port, end it after a second, and watch `llm_live_streams` and the "
+                "active sequences. Repeat through each hop, outwards.",
             ),
             Action(
-                (
-                    "Cancel on disconnect in the model where the server does not: Python models"
-                    " must call response_sender.is_cancelled(), and gRPC clients must cancel "
-                    "their stream."
+                "Let gateways close their upstream connection when the client disconnects.",
+                setting=(
+                    "nginx: `proxy_ignore_client_abort off` (the default).\n"
+                    "HAProxy: `option abortonclose`, for requests in its queue.\n"
+                    "Own gateways: cancel the upstream call in the handler of the disconnect."
                 ),
+            ),
+            Action(
+                "Bound the waste: lower the limit of `max_tokens` at the gateway.",
+                "long responses are cut",
+            ),
+            Action(
+                "Use an API that is cancelled. On Triton that is `generate_stream` (23.12 or "
+                "later), and a cancelled gRPC call (23.10 or later). A request without streaming "
+                "runs to its end, and Triton's OpenAI front end does not cancel.",
+                "clients change their API",
+                "Needs a plan",
+                setting=(
+                    "OpenAI front end: `--enable-kserve-frontends` serves the KServe APIs too.\n"
+                    "gRPC clients: cancel the call; this ends all requests of a "
+                    "`ModelStreamInfer` stream."
+                ),
+            ),
+            Action(
+                "Check for cancellation in Python models: between tokens, stop when "
+                "`response_sender.is_cancelled()` is true. Decoupled models run to their end "
+                "otherwise.",
                 effort="Needs a model reload",
             ),
             Action(
-                ("Until then, lower the limit of max_tokens at the gateway: it bounds the waste."),
-                "long responses are cut",
-                effort="Needs a plan",
+                "Restore the polling interval of the TensorRT-LLM backend, if it was raised.",
+                effort="Needs a model reload",
+                setting="config.pbtxt: the parameter `cancellation_check_period_ms` (default 100).",
+            ),
+            Action(
+                "Cancel while requests wait: without a scheduler that queues, Triton executes "
+                "a request whose client is gone.",
+                effort="Needs a model reload",
+                setting="config.pbtxt: `dynamic_batching { }`.",
             ),
         ),
         verified_by="wasted",
-        escalate="Call the owner when two mitigations have not helped.",
-        follow_up=("Write down the cause and the mitigation that worked.",),
+        escalate=(
+            "A disconnect reaches the server and it still works on: call the owner of the model "
+            "or backend. It does not reach the server: call the owner of the gateway."
+        ),
+        follow_up=(
+            "Add a disconnect to the load test: the active sequences must fall within a second.",
+            "Count cancelled requests with a tap: Triton counts them as successes.",
+        ),
+        see=("timeout_storm", "gateway_timeout", "kv_pressure"),
     ),
     Playbook(
         key="slow_clients",
-        title="Clients do not read",
+        title="Slow clients",
         layer="client",
-        symptoms=("Clients do not read",),
-        meaning=(
-            "llm_client_backpressure_seconds_total increases: clients do not read the "
-            "data that is ready for them. A few clients on bad networks are normal; "
-            "many at once are a gateway or proxy."
+        symptoms=(
+            "gaps are long at the client, while the engine's pace is as before",
+            "responses come in bursts",
         ),
-        impact="Users notice what the alert's page states.",
-        steps=(Step("reading", "The result is outside its healthy range.", "client"),),
+        meaning=(
+            "Clients do not read the data that is ready for them, so their streams stall while "
+            "the engine goes on. The client of the server is the next hop: usually a gateway."
+        ),
+        impact=(
+            "The users of these streams see pauses. The server buffers for them, and their "
+            "sequences keep slots and KV-cache blocks. A backend with one thread for all "
+            "responses may delay the streams of others."
+        ),
+        steps=(
+            Step(
+                "reading",
+                "Streams wait for their clients. A few are bad networks; many at once are a "
+                "gateway that does not read.",
+                "client",
+            ),
+            Step(
+                "pace_slow",
+                "The engine itself is slower: slow clients do not explain this incident alone.",
+                "backend",
+            ),
+            Step(
+                "stalls",
+                "Streams pause. With clients that read, the pauses come from the engine.",
+                "backend",
+            ),
+            Step(
+                "instances",
+                "Some instances only: look for what their clients have in common, such as one "
+                "gateway or one zone.",
+                "gateway",
+            ),
+        ),
         actions=(
             Action(
-                "Compare with the gateway's metrics: a gateway that does not read is "
-                "overloaded, or waits for its own clients."
+                "Check the CPU and the memory of the gateway, and its own connections: it reads "
+                "slowly when it is overloaded, or when its clients are slow.",
             ),
             Action(
-                (
-                    "Set a write timeout at the gateway: disconnect a client that reads nothing"
-                    " for a minute."
-                ),
+                "Add gateways, or move traffic to others.",
+                "streams that move are cut",
+            ),
+            Action(
+                "Disconnect clients that read nothing for a minute.",
                 "clients on very bad networks lose their stream",
+                setting=(
+                    "nginx: `send_timeout` (default 60 s between two writes).\n"
+                    "Envoy: `stream_idle_timeout`, and `flush_timeout` of the route.\n"
+                    "HAProxy: `timeout client`."
+                ),
             ),
             Action(
-                "Turn off buffering of responses on the streaming paths of every hop.",
-                effort="Needs a plan",
+                "Responses in bursts with a fast engine: turn off the buffering of responses.",
+                "slow clients then slow the server's streams instead of filling the buffers",
+                setting=(
+                    "nginx: `proxy_buffering off`, or the response header `X-Accel-Buffering: no`."
+                ),
+            ),
+            Action(
+                "Slow clients that delay others: buffer responses in the gateway.",
+                "tokens reach clients in bursts",
+                setting="nginx: `proxy_buffering on` (the default), `proxy_buffers`.",
             ),
         ),
         verified_by="reading",
-        escalate="Call the owner when two mitigations have not helped.",
-        follow_up=("Write down the cause and the mitigation that worked.",),
-    ),
-    Playbook(
-        key="failures",
-        title="Requests fail in the server",
-        layer="backend",
-        symptoms=("Requests fail in the server",),
-        meaning=(
-            "Outcome error. Reason BACKEND: the engine or the model. Reason OTHER: a "
-            "step of an ensemble, or before execution. Triton's Python backends report "
-            "only raised exceptions: an error sent as a response counts as a success."
+        escalate="The gateway does not read and its load is normal: call its owner.",
+        follow_up=(
+            "Decide on one limit for clients that do not read, and set it at the outermost hop.",
         ),
-        impact="Users notice what the alert's page states.",
-        steps=(
-            Step("died", "The result is outside its healthy range.", "backend"),
-            Step("errors", "The result is outside its healthy range.", "backend"),
-        ),
-        actions=(
-            Action(
-                "Read the server's log at the time of the first failure; one kind of "
-                "request (tools, guided decoding, images, very long) often explains all of "
-                "them."
-            ),
-            Action("Refuse that kind of request at the gateway.", "those users are refused"),
-            Action(
-                "Take failing instances out of traffic; restart them one at a time.",
-                "their active streams are lost",
-                effort="Needs a restart",
-            ),
-        ),
-        verified_by="errors",
-        escalate="Call the owner when two mitigations have not helped.",
-        follow_up=("Write down the cause and the mitigation that worked.",),
-    ),
-    Playbook(
-        key="broken_streams",
-        title="Streams break off in the middle",
-        layer="instance",
-        symptoms=("Streams break off in the middle",),
-        meaning=(
-            "llm_streams_total has failures in the phase mid_stream: an error event "
-            "under status 200, an incomplete response, a reset, a deadline. Each is a "
-            "user with half a response."
-        ),
-        impact="Users notice what the alert's page states.",
-        steps=(Step("broken", "The result is outside its healthy range.", "instance"),),
-        actions=(
-            Action(
-                "Compare the outcomes: timeout is a deadline of the request or of the "
-                "server's queue; error with many streams at the same moment is an engine or"
-                " an instance that died."
-            ),
-            Action(
-                "Take the instance with most of them out of traffic.", "the others take its load"
-            ),
-            Action(
-                (
-                    "If they come with rollouts or scaling down, drain first: no new requests, "
-                    "and a grace period as long as the longest response."
-                ),
-                "rollouts take longer",
-                effort="Needs a plan",
-            ),
-        ),
-        verified_by="broken",
-        escalate="Call the owner when two mitigations have not helped.",
-        follow_up=("Write down the cause and the mitigation that worked.",),
-        see=(
-            "failures",
-            "engine_death",
-        ),
+        see=("slow_engine", "gateway_timeout"),
     ),
 )
