@@ -13,7 +13,17 @@ from decimal import Decimal
 
 from alerts import messages
 from alerts.messages import Message
-from promql.expr import Expr, Text, call, decimal_text, for_matchers, number, pretty
+from promql.expr import (
+    Expr,
+    Text,
+    call,
+    decimal_text,
+    equal,
+    for_matchers,
+    number,
+    pretty,
+    selector_text,
+)
 from slos import names
 from slos.burn import LowTrafficCondition, Pair
 from slos.durations import format_duration
@@ -83,6 +93,8 @@ def target_labels(plan: Plan, planned: PlannedObjective) -> dict[str, str]:
         "threshold": threshold_text(objective),
         "window": format_duration(service.window),
         "owner": service.owns(objective),
+        names.SELECTOR_LABEL: selector_text("", equal(service.selects(objective))) or "{}",
+        names.HISTOGRAMS_LABEL: "native" if service.native(objective) else "",
     }
     known = {name: value for name, value in about.items() if value}
     return {**planned.labels, **known}

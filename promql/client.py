@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -52,22 +52,49 @@ class Series:
     values: Mapping[float, float]
 
 
-def query(
-    base: str, expr: str, *, timeout: float = 5.0, headers: Headers = NO_HEADERS
-) -> list[Sample]:
-    """Evaluate ``expr`` now on the Prometheus at ``base``.
+class QueryResult(list[Sample]):
+    """The samples of an instant query; with ``warnings`` some may be missing."""
 
-    A scalar is one sample without labels.  ``base`` may have a path, and user and password before
-    the host; ``headers`` are added to the request.  ``timeout`` is in seconds.  Raises
+    def __init__(self, samples: Iterable[Sample] = (), warnings: tuple[str, ...] = ()) -> None:
+        super().__init__(samples)
+        self.warnings = warnings
+
+
+def query(
+    base: str,
+    expr: str,
+    *,
+    timeout: float = 5.0,
+    headers: Headers = NO_HEADERS,
+    time: float | None = None,
+) -> QueryResult:
+    """Evaluate ``expr`` on the Prometheus at ``base``, now or at ``time``.
+
+    A scalar is one sample without labels; a native histogram has no value and is left out.
+    ``base`` may have a path, and user and password before the host; ``headers`` are added to the
+    request.  ``timeout`` is in seconds, and ``time`` in seconds since the epoch.  Raises
     :class:`PrometheusError`.
     """
-    data = _query(base, "query", {"query": expr}, timeout, headers)
+    params = {"query": expr} if time is None else {"query": expr, "time": repr(time)}
+    data = _query(base, "query", params, timeout, headers)
     result = data["result"]
     if data["resultType"] == "scalar":
-        return [Sample({}, float(result[1]))]
-    if data["resultType"] != "vector":
+        samples = [Sample({}, float(result[1]))]
+    elif data["resultType"] == "vector":
+        samples = [
+            Sample(element["metric"], float(element["value"][1]))
+            for element in result
+            if "value" in element
+        ]
+    else:
         raise PrometheusError(f"expected an instant vector, got a {data['resultType']}: {expr}")
-    return [Sample(element["metric"], float(element["value"][1])) for element in result]
+    return QueryResult(samples, _warnings(data))
+
+
+def _warnings(data: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the warnings of a response, without hints about the query itself."""
+    given = data["warnings"] or ()
+    return tuple(str(each) for each in given if not str(each).startswith("PromQL info"))
 
 
 def query_range(
@@ -105,7 +132,7 @@ def _query(
     try:
         document = json.loads(response.body)
         if document["status"] == "success":
-            return dict(document["data"])
+            return {"warnings": document.get("warnings"), **document["data"]}
         message = str(document["error"])
     except (ValueError, KeyError, TypeError) as error:
         if response.status != 200:

@@ -18,6 +18,11 @@ BUDGET_REMAINING = "slo:error_budget_remaining:ratio"
 # With the labels `service` and `signal`.
 UNAVAILABLE = "slo:unavailable_signal:count"
 
+SELECTOR_LABEL = "selector"
+"""The label of TARGET with the selector of the objective, such as ``{model="llama"}``."""
+HISTOGRAMS_LABEL = "histograms"
+"""The label of TARGET for native histograms."""
+
 BASE_WINDOW = "5m"
 """The shortest window of error ratios, and of the rates of queries that an SLO file has."""
 

@@ -29,6 +29,7 @@ Commands:
   backtest       Backtest alerts against Prometheus history.
   convert        Convert Sloth, OpenSLO and Pyrra files.
   demo           Run the demo: a real Triton with a simulated engine.
+  diagnose       Diagnose an incident with the checks of the playbooks.
   doctor         Report which signals a live server provides.
   explain        Explain error budgets, and when each alert fires.
   exporter       Run the sidecar.

@@ -20,9 +20,12 @@ MAY_IMPORT = {
     "alerts": {"slos", "promql"},
     "dashboards": {"slos", "promql"},
     "runbooks": {"slos", "promql"},
+    "diagnosis": {"runbooks", "slos", "promql"},
     "exporter": {"slos", "promql"},
     "top": {"exporter", "slos", "promql"},
-    "tokenslo": {"exporter", "alerts", "dashboards", "runbooks", "top", "slos", "promql"},
+    "tokenslo": {
+        *("exporter", "alerts", "dashboards", "runbooks", "diagnosis", "top", "slos", "promql"),
+    },
 }
 ALSO = {"tokenslo/commands/demo.py": {"lab"}}
 

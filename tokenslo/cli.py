@@ -25,6 +25,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "tokenslo.commands.demo:demo",
         "Run the demo: a real Triton with a simulated engine.",
     ),
+    "diagnose": (
+        "tokenslo.commands.diagnose:diagnose_",
+        "Diagnose an incident with the checks of the playbooks.",
+    ),
     "doctor": (
         "tokenslo.commands.doctor:doctor",
         "Report which signals a live server provides.",

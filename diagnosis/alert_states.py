@@ -1,0 +1,113 @@
+"""Which alerts of a service fire, and how fast its budgets burn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isfinite
+
+from diagnosis.check_results import CheckResult, CheckVerdict, Queries
+from diagnosis.evidence import ALERTS
+from promql.client import PrometheusError, QueryResult, Sample
+from promql.expr import Expr, Matcher, equal, vector
+from slos import names
+from slos.causes import cause_labels
+from slos.plan import Plan
+from slos.queries import burn_rate
+
+_INCIDENT = (names.BURN, names.LOW_TRAFFIC, names.ABSENT, names.INCONSISTENT)
+"""Ends of the names of alerts that fire in an incident; others report a spent budget."""
+
+
+@dataclass(frozen=True, slots=True)
+class AlertStates:
+    """Alerts of a service that fire or are pending, and burn rates by objective.
+
+    ``alerts`` are samples of ALERTS, of objectives and of causes.  ``burn_rates`` are those of the
+    shortest window, without objectives that have none.
+    """
+
+    alerts: tuple[Sample, ...]
+    burn_rates: Mapping[str, float]
+    query: str
+    failure: str = ""
+
+    def names(self, state: str) -> tuple[str, ...]:
+        """Return the names of the alerts in a state."""
+        named = (
+            each.labels.get("alertname", "")
+            for each in self.alerts
+            if each.labels.get("alertstate") == state
+        )
+        return tuple(dict.fromkeys(named))
+
+    @property
+    def firing(self) -> tuple[str, ...]:
+        """The names of the alerts that fire."""
+        return self.names("firing")
+
+    def of(self, alert: str) -> str:
+        """Return the state of an alert: ``firing``, ``pending``, ``not firing`` or ``unknown``."""
+        if self.failure:
+            return "unknown"
+        states = (state for state in ("firing", "pending") if alert in self.names(state))
+        return next(states, "not firing")
+
+    def incidents(self, objective: str) -> tuple[str, ...]:
+        """Return the names of an objective's alerts that fire because of an incident."""
+        named = (
+            each.labels["alertname"]
+            for each in self.alerts
+            if each.labels.get("slo") == objective and _is_incident(each)
+        )
+        return tuple(dict.fromkeys(named))
+
+    @property
+    def check(self) -> CheckResult:
+        """The alerts of objectives as the result of a check."""
+        found = tuple(each for each in self.alerts if _is_incident(each))
+        verdict: CheckVerdict = "failed" if self.failure else "sick" if found else "healthy"
+        return CheckResult(
+            ALERTS,
+            "Do alerts of the service's objectives fire?",
+            "",
+            self.query,
+            "no result",
+            verdict,
+            found,
+            self.failure,
+            "no objective is at risk",
+        )
+
+
+def _is_incident(alert: Sample) -> bool:
+    labels = alert.labels
+    named = labels.get("alertname", "").endswith(_INCIDENT)
+    return labels.get("alertstate") == "firing" and "slo" in labels and named
+
+
+def read_alert_states(plan: Plan, queries: Queries) -> AlertStates:
+    """Read alerts and burn rates; raises PrometheusError if both queries fail."""
+    service = plan.service.service
+    of_objectives = vector("ALERTS", (*equal({"service": service}), Matcher("slo", "!=", "")))
+    has_cause = Matcher(names.CAUSE_LABEL, "!=", "")
+    of_causes = vector("ALERTS", (*equal(cause_labels(plan.service.selector)), has_cause))
+    alerts: Expr = of_objectives.or_(of_causes)
+    burning = [burn_rate(window, service) for window in _windows(plan)]
+    answers = queries.run(map(str, (alerts, *burning)))
+    first, *rates = (answers[str(each)] for each in (alerts, *burning))
+    if isinstance(first, str) and all(isinstance(each, str) for each in rates):
+        raise PrometheusError(first)
+    shortest = {each.objective.name: each.windows[0] for each in plan.objectives}
+    found: dict[str, float] = {}
+    for window, answer in zip(_windows(plan), rates, strict=True):
+        for sample in answer if isinstance(answer, QueryResult) else ():
+            objective = sample.labels.get("slo", "")
+            if shortest.get(objective) == window and isfinite(sample.value):
+                found[objective] = max(sample.value, found.get(objective, 0.0))
+    known = tuple(first) if isinstance(first, QueryResult) else ()
+    return AlertStates(known, found, str(alerts), first if isinstance(first, str) else "")
+
+
+def _windows(plan: Plan) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(each.windows[0] for each in plan.objectives))

@@ -1,0 +1,267 @@
+"""Run diagnosis checks against Prometheus, and compare their results with healthy ones."""
+
+from __future__ import annotations
+
+import operator
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from math import isfinite
+from typing import Literal
+
+from diagnosis.presence import missing, needed, presence_queries
+from promql.client import PrometheusError, QueryResult, Sample
+from promql.expr import Expr, equal, selector_text
+from runbooks.check_queries import Subject
+from runbooks.diagnosis_check import DiagnosisCheck, HealthyResult
+
+PARALLEL = 4
+"""The maximum number of queries at once."""
+
+_SHOWN = 3
+_HIDDEN = frozenset({"__name__", "job", "service", "slo"})
+
+Query = Callable[[str], list[Sample]]
+"""Evaluate a PromQL query; raises PrometheusError."""
+CheckVerdict = Literal["healthy", "sick", "no_data", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """A check with its result.
+
+    ``samples`` are its elements, the sick ones first; ``reason`` says why there is no verdict.
+    ``objective`` is empty if the check is the same for all objectives.
+    """
+
+    key: str
+    question: str
+    objective: str
+    query: str
+    healthy: str
+    verdict: CheckVerdict
+    samples: tuple[Sample, ...] = ()
+    reason: str = ""
+    rules_out: str = ""
+    note: str = ""
+
+    @property
+    def has_data(self) -> bool:
+        """Whether the check is healthy or sick."""
+        return self.verdict in ("healthy", "sick")
+
+    @property
+    def value(self) -> str:
+        """The result as text: its first elements with their labels, empty without any."""
+        shown = ", ".join(map(_element, self.samples[:_SHOWN]))
+        more = len(self.samples) - _SHOWN
+        return f"{shown} and {more} more" if more > 0 else shown
+
+
+def _element(sample: Sample) -> str:
+    labels = {name: value for name, value in sample.labels.items() if name not in _HIDDEN}
+    if set(labels) & {"alertname"}:  # its value is always 1
+        return " ".join(labels[name] for name in ("alertname", "instance") if name in labels)
+    value = f"{sample.value:.4g}"
+    return f"{value} {selector_text('', equal(labels))}" if labels else value
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCheck:
+    """A check of an objective, with its query."""
+
+    check: DiagnosisCheck
+    subject: Subject
+
+    @property
+    def expr(self) -> Expr:
+        """The query."""
+        return self.check.query(self.subject)
+
+
+Answer = QueryResult | str
+"""A result, or the reason why there is none."""
+
+
+class Queries:
+    """Concurrent queries with a limit on their number and on the time of all of them.
+
+    ``seconds`` is the limit; a query that has not begun by then is not sent.
+    """
+
+    def __init__(
+        self, query: Query, seconds: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._query = query
+        self._seconds = seconds
+        self._clock = clock
+        self._deadline = clock() + seconds
+        self._answers: dict[str, Answer] = {}
+
+    def run(self, exprs: Iterable[str]) -> Mapping[str, Answer]:
+        """Return the answers to all queries so far, each sent once."""
+        new = [expr for expr in dict.fromkeys(exprs) if expr not in self._answers]
+        with ThreadPoolExecutor(PARALLEL) as pool:
+            self._answers |= dict(zip(new, pool.map(self._answer, new), strict=True))
+        return self._answers
+
+    def _answer(self, expr: str) -> Answer:
+        if self._clock() >= self._deadline:
+            return f"not queried: the checks before took {self._seconds:g} s"
+        try:
+            result = self._query(expr)
+        except PrometheusError as error:
+            return str(error)
+        return result if isinstance(result, QueryResult) else QueryResult(result)
+
+
+def run_checks(checks: Sequence[PlannedCheck], queries: Queries) -> list[CheckResult]:
+    """Run checks and return their results in the same order."""
+    exprs = [each.expr for each in checks]
+    answers = queries.run(map(str, exprs))
+    empty = [
+        (each.subject, expr)
+        for each, expr in zip(checks, exprs, strict=True)
+        if answers[str(expr)] == []
+    ]
+    present = _present(empty, queries)
+    return [
+        _result(each, expr, answers[str(expr)], present[id(each.subject)])
+        if answers[str(expr)] == []
+        else _result(each, expr, answers[str(expr)], None)
+        for each, expr in zip(checks, exprs, strict=True)
+    ]
+
+
+def _present(
+    empty: Sequence[tuple[Subject, Expr]], queries: Queries
+) -> Mapping[int, frozenset[str] | str]:
+    """Return the metrics with series by subject, or the reason why they are unknown."""
+    metrics: dict[int, set[str]] = {}
+    scopes = {}
+    for subject, expr in empty:
+        scopes[id(subject)] = subject.scope
+        metrics.setdefault(id(subject), set()).update(*needed(expr))
+    counts = {
+        key: [str(each) for each in presence_queries(metrics[key], scope)]
+        for key, scope in scopes.items()
+    }
+    answers = queries.run(each for every in counts.values() for each in every)
+    return {key: _names([answers[each] for each in every]) for key, every in counts.items()}
+
+
+def _names(answers: Sequence[Answer]) -> frozenset[str] | str:
+    found: set[str] = set()
+    for answer in answers:
+        if isinstance(answer, str):
+            return answer
+        found.update(sample.labels.get("__name__", "") for sample in answer)
+    return frozenset(found)
+
+
+def _result(
+    planned: PlannedCheck, expr: Expr, answer: Answer, present: frozenset[str] | str | None
+) -> CheckResult:
+    check, subject = planned.check, planned.subject
+    healthy = check.healthy(subject)
+
+    def result(
+        verdict_: CheckVerdict, samples: Sequence[Sample] = (), reason: str = ""
+    ) -> CheckResult:
+        objective = subject.planned.objective.name if check.per_objective else ""
+        return CheckResult(
+            check.key,
+            check.question,
+            objective,
+            str(expr),
+            str(healthy),
+            verdict_,
+            tuple(samples),
+            reason,
+            check.rules_out,
+            check.note,
+        )
+
+    if isinstance(answer, str):
+        return result("failed", reason=answer)
+    known = [sample for sample in answer if isfinite(sample.value)]
+    if answer and not known:
+        return result("no_data", answer, "the result is not a number: nothing to compare with")
+    if not known:
+        assert present is not None  # noqa: S101  (given with every empty result)
+        if isinstance(present, str):
+            return result("failed", reason=present)
+        if check.key in SPECIAL:
+            return result(*SPECIAL[check.key](subject, []))
+        if absent := missing(expr, present):
+            return result("no_data", reason=f"Prometheus has no {absent}")
+        if not _may_be_empty(healthy):
+            return result("no_data", reason="the result is empty")
+    found: CheckVerdict
+    if check.key in SPECIAL:
+        found, samples, reason = SPECIAL[check.key](subject, known)
+        return result(found, samples, reason)
+    sick, fine = _split(healthy, known)
+    found = "sick" if sick else "healthy"
+    if found == "healthy" and answer.warnings:
+        return result("no_data", fine, f"the result may be partial: {'; '.join(answer.warnings)}")
+    if check.key in _SOME and sick and not fine:
+        return result("healthy", sick, "all elements are alike")
+    return result(found, [*sick, *fine], "; ".join(answer.warnings))
+
+
+def _may_be_empty(healthy: HealthyResult) -> bool:
+    return healthy.value is None or healthy.qualifier.endswith(", or no result")
+
+
+def _split(healthy: HealthyResult, samples: Sequence[Sample]) -> tuple[list[Sample], list[Sample]]:
+    """Return the sick samples and the others."""
+    sick: list[Sample] = []
+    fine: list[Sample] = []
+    for sample in samples:
+        holds = healthy.value is not None and _HOLDS[healthy.op](sample.value, float(healthy.value))
+        (fine if holds else sick).append(sample)
+    return sorted(sick, key=_size, reverse=True), fine
+
+
+def _size(sample: Sample) -> float:
+    return abs(sample.value)
+
+
+_HOLDS: Mapping[str, Callable[[float, float], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "==": operator.eq,
+}
+
+_SOME = frozenset({"instances"})
+"""Checks that compare elements with each other: if all are sick, none is worse than the rest."""
+
+
+def _scraped(_: Subject, samples: Sequence[Sample]) -> tuple[CheckVerdict, Sequence[Sample], str]:
+    if samples:
+        return "healthy", samples, ""
+    return "sick", (), "Prometheus has no tokenslo_build_info"
+
+
+def _selected(
+    subject: Subject, samples: Sequence[Sample]
+) -> tuple[CheckVerdict, Sequence[Sample], str]:
+    """Find the selected model among those with the signal."""
+    wanted = {
+        name: value
+        for name, value in subject.scope.selector.items()
+        if name in ("model", "version")
+    }
+    if not samples:
+        return "no_data", (), "no server provides the signal"
+    if any(wanted.items() <= sample.labels.items() for sample in samples):
+        return "healthy", samples, ""
+    return "sick", samples, f"no element has {selector_text('', equal(wanted))}"
+
+
+SPECIAL = {"scraped": _scraped, "selected": _selected}
+"""Checks for which an empty result has a meaning of its own."""

@@ -1,0 +1,197 @@
+"""``tokenslo diagnose``: diagnose an incident with the checks of the playbooks."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.text import Text
+
+from diagnosis.diagnosis import Diagnosis, UnknownAlertError, diagnose
+from diagnosis.recorded_plans import RecordedRulesError, recorded_plans
+from diagnosis.report_json import as_json, as_object
+from diagnosis.report_text import as_markdown, as_text
+from diagnosis.service_choice import ServiceChoiceError, choose_plan
+from diagnosis.sidecar_status import read_sidecar_status
+from diagnosis.watch import follow
+from promql.client import PrometheusError, query
+from promql.http_client import Headers
+from slos.durations import parse_duration
+from slos.plan import Plan, plan
+from tokenslo.files import inputs, libraries_option, load_all
+from tokenslo.prometheus import headers_option, prometheus_option
+
+_QUERY_SECONDS = 10.0
+_STYLES = {"  SICK": "bold red", "  FAILED": "yellow", "  no data": "dim", "Verdict:": "bold"}
+
+
+def _time(_: click.Context, __: click.Parameter, given: str | None) -> float | None:
+    """Read a time: RFC 3339, seconds since the epoch, or a duration before now."""
+    if given is None:
+        return None
+    for read in (_epoch, _rfc3339, _ago):
+        try:
+            return read(given)
+        except (ValueError, OverflowError):
+            continue
+    raise click.BadParameter(
+        f"{given!r} is no time. Give RFC 3339 (2026-05-04T12:00:00Z), seconds since the epoch, or "
+        "a duration before now (2h)."
+    )
+
+
+def _epoch(given: str) -> float:
+    seconds = float(given)
+    datetime.fromtimestamp(seconds)  # refuses what is out of bounds
+    return seconds
+
+
+def _rfc3339(given: str) -> float:
+    found = datetime.fromisoformat(given)
+    if found.tzinfo is None:
+        raise click.BadParameter(f"{given!r} has no time zone. Add Z or an offset such as +02:00.")
+    return found.timestamp()
+
+
+def _ago(given: str) -> float:
+    return time.time() - float(parse_duration(given))
+
+
+@click.command("diagnose")
+@click.argument("alert", required=False, default="", metavar="[ALERT]")
+@click.option(
+    "--slo",
+    "files",
+    multiple=True,
+    metavar="FILE",
+    help="SLO file, or a folder of them; repeatable. By default Prometheus is queried for the "
+    "services whose rules it evaluates.",
+)
+@libraries_option
+@click.option("--service", default="", metavar="NAME", help="Service, if there are several.")
+@prometheus_option
+@headers_option
+@click.option(
+    "--at",
+    callback=_time,
+    metavar="TIME",
+    help="Diagnose a time in the past: RFC 3339, seconds since the epoch, or a duration before "
+    "now, such as 2h.",
+)
+@click.option(
+    "--sidecar",
+    metavar="URL",
+    help="Sidecar whose status page explains missing signals and failing sources.",
+)
+@click.option(
+    "--watch",
+    is_flag=True,
+    help="Repeat every 15 s and print changes, until the mitigation has worked.",
+)
+@click.option("--json", "json_", is_flag=True, help="Print JSON; with --watch one object a line.")
+@click.option("--markdown", is_flag=True, help="Print Markdown for an incident channel.")
+def diagnose_(
+    alert: str,
+    files: tuple[str, ...],
+    libraries: tuple[Path, ...],
+    service: str,
+    url: str,
+    headers: Headers,
+    at: float | None,
+    sidecar: str | None,
+    watch: bool,
+    json_: bool,
+    markdown: bool,
+) -> int:
+    """Diagnose an incident: run the checks of the playbooks, and name the most likely cause.
+
+    ALERT is the name of a firing alert; without it the objectives that fire or burn are diagnosed.
+    Prints each check with its value and its healthy range, then the cause, the evidence for and
+    against it, what would decide between the two likeliest, and the first mitigation. The exit code
+    is 1 if Prometheus does not answer.
+    """
+    _refuse_conflicts(at, sidecar, watch, json_, markdown)
+    ask = partial(query, url, timeout=_QUERY_SECONDS, headers=headers, time=at)
+    try:
+        plans = _plans(files, libraries, lambda: recorded_plans(ask))
+        chosen = choose_plan(plans, service, alert, ask)
+
+        def read() -> Diagnosis:
+            status = read_sidecar_status(sidecar) if sidecar else None
+            return diagnose(chosen, ask, alert=alert, sidecar=status)
+
+        if watch:
+            _watch(chosen, read, json_, markdown)
+        else:
+            _print(_report(read(), json_, markdown), plain=json_ or markdown)
+    except PrometheusError as error:
+        click.echo(f"tokenslo: {error}", err=True)
+        return 1
+    except RecordedRulesError as error:
+        raise click.ClickException(f"{error}.") from None
+    except (UnknownAlertError, ServiceChoiceError) as error:
+        raise click.UsageError(f"{error}.") from None
+    return 0
+
+
+def _refuse_conflicts(
+    at: float | None, sidecar: str | None, watch: bool, json_: bool, markdown: bool
+) -> None:
+    if json_ and markdown:
+        raise click.UsageError("Give --json or --markdown, not both.")
+    if at is not None and watch:
+        raise click.UsageError("--watch follows the present: leave out --at.")
+    if at is not None and sidecar:
+        raise click.UsageError("--sidecar reports the present: leave out --at.")
+
+
+def _plans(
+    files: tuple[str, ...], libraries: tuple[Path, ...], recorded: Callable[[], tuple[Plan, ...]]
+) -> tuple[Plan, ...]:
+    if not files:
+        return recorded()
+    return tuple(plan(service) for service in load_all(inputs(files), libraries))
+
+
+def _report(diagnosis: Diagnosis, json_: bool, markdown: bool) -> str:
+    if json_:
+        return as_json(diagnosis)
+    return as_markdown(diagnosis) if markdown else as_text(diagnosis)
+
+
+def _print(text: str, *, plain: bool) -> None:
+    """Print a report; on a terminal, with styles."""
+    console = Console(highlight=False)
+    if plain or not console.is_terminal:
+        click.echo(text, nl=False)
+        return
+    for line in text.splitlines():
+        style = next((style for start, style in _STYLES.items() if line.startswith(start)), "")
+        console.print(Text(line, style=style), soft_wrap=True)
+
+
+def _watch(chosen: Plan, read: Callable[[], Diagnosis], json_: bool, markdown: bool) -> None:
+    window = max(float(parse_duration(each.windows[0])) for each in chosen.objectives)
+    first = True
+    for update in follow(read, window, time.monotonic, time.sleep):
+        if json_:
+            found = as_object(update.diagnosis) if update.diagnosis else None
+            changed = {"time": time.time(), "changes": list(update.lines), "diagnosis": found}
+            click.echo(json.dumps(changed, ensure_ascii=False))
+            continue
+        if update.diagnosis and first:
+            _print(_report(update.diagnosis, False, markdown), plain=markdown)
+            first = False
+        for line in _stamped(update.lines, markdown):
+            click.echo(line)
+
+
+def _stamped(lines: tuple[str, ...], markdown: bool) -> Iterator[str]:
+    stamp = time.strftime("%H:%M:%S")
+    yield from (f"- {stamp} {line}" if markdown else f"{stamp} {line}" for line in lines)
