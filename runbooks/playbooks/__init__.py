@@ -10,14 +10,18 @@ from runbooks.playbooks.engine import ENGINE
 from runbooks.playbooks.failures import FAILURES
 from runbooks.playbooks.gateways import GATEWAYS
 from runbooks.playbooks.generic import GENERIC
+from runbooks.playbooks.kv_cache import KV_CACHE
 from runbooks.playbooks.latency import LATENCY
 from runbooks.playbooks.measurement import MEASUREMENT
 from runbooks.playbooks.rollout import ROLLOUT
+from runbooks.playbooks.scheduling import SCHEDULING
 
 PLAYBOOKS: Mapping[str, Playbook] = {
     playbook.key: playbook
     for playbook in (
         *LATENCY,
+        *KV_CACHE,
+        *SCHEDULING,
         *ENGINE,
         *ROLLOUT,
         *CLIENTS,

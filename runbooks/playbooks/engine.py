@@ -1,4 +1,8 @@
-"""Causes in the engine: KV cache, batch, decoding, GPU."""
+"""Causes in the engine: decoding, processes, GPU.
+
+Parameters are those of TensorRT-LLM's Triton backend (``docs/model_config.md``), of the LLM API and
+of ``trtllm-serve``.
+"""
 
 from __future__ import annotations
 
@@ -6,307 +10,309 @@ from runbooks.playbook import Action, Playbook, Step
 
 ENGINE = (
     Playbook(
-        key="kv_pressure",
-        title="KV-cache pressure",
-        layer="KV cache",
-        symptoms=("KV-cache pressure",),
-        meaning=(
-            "Utilization is near 1, or sequences wait although the batch is not full "
-            "(guaranteed_no_evict reserves room for the longest response), or sequences"
-            " are paused (max_utilization). Paused sequences are computed again: "
-            "throughput falls at the same load."
-        ),
-        impact="Users notice what the alert's page states.",
-        steps=(
-            Step("kv", "The result is outside its healthy range.", "KV cache"),
-            Step("paused", "The result is outside its healthy range.", "KV cache"),
-            Step("no_evict_waiting", "The result is outside its healthy range.", "KV cache"),
-            Step("stalls", "The result is outside its healthy range.", "KV cache"),
-        ),
-        actions=(
-            Action(
-                "Lower the default and the limit of max_tokens at the gateway.",
-                (
-                    "long responses are cut; with guaranteed_no_evict this frees room at once, "
-                    "as it reserves blocks for the limit"
-                ),
-            ),
-            Action(
-                "Refuse or reroute the longest prompts.",
-                "those users are refused: identify them first",
-            ),
-            Action(
-                (
-                    "Shed load at the gateway: answer 429 with Retry-After to the lowest "
-                    "priority first."
-                ),
-                "some users are refused, instead of all being slow",
-            ),
-            Action(
-                ("If sequences are paused, set batch_scheduler_policy to guaranteed_no_evict."),
-                "requests wait before their first token instead of stopping in the middle",
-                effort="Needs a model reload",
-            ),
-            Action(
-                ("Raise kv_cache_free_gpu_mem_fraction (default 0.9) or lower max_batch_size."),
-                ("too high a fraction runs out of memory at load or at the first long prefill"),
-                effort="Needs a model reload",
-            ),
-            Action(
-                "Add instances, or store the KV cache in FP8, or offload it to host memory.",
-                "FP8 must be checked for quality; offloading makes reused prefixes slower",
-                effort="Needs a plan",
-            ),
-        ),
-        verified_by="waiting",
-        escalate="Call the owner when two mitigations have not helped.",
-        follow_up=("Write down the cause and the mitigation that worked.",),
-    ),
-    Playbook(
-        key="overload",
-        title="More load than capacity",
-        layer="batcher",
-        symptoms=("More load than capacity",),
-        meaning=(
-            "Waiting sequences increase, active sequences are at the maximum, the KV "
-            "cache is not full. TTFT grows without limit while ITL stays."
-        ),
-        impact="Users notice what the alert's page states.",
-        steps=(
-            Step("waiting", "The result is outside its healthy range.", "batcher"),
-            Step("batch", "The result is outside its healthy range.", "batcher"),
-            Step("rejections", "The result is outside its healthy range.", "batcher"),
-            Step("early", "The result is outside its healthy range.", "batcher"),
-            Step("queue_share", "The result is outside its healthy range.", "batcher"),
-            Step("traffic_one_instance", "The result is outside its healthy range.", "batcher"),
-            Step("server_timeouts", "The result is outside its healthy range.", "batcher"),
-            Step("disconnects_up", "The result is outside its healthy range.", "batcher"),
-        ),
-        actions=(
-            Action(
-                (
-                    "Shed load at the gateway: answer 429 with Retry-After to the lowest "
-                    "priority first."
-                ),
-                "some users are refused, instead of all being slow",
-            ),
-            Action(
-                (
-                    "If only some instances are full, route by waiting sequences or KV-cache "
-                    "utilization instead of round robin."
-                ),
-                "prefix-cache hits drop where routing followed the prefix",
-            ),
-            Action(
-                (
-                    "Cancel requests at the gateway that have waited longer than the client's "
-                    "timeout. Triton's queue policy does not apply to requests that the backend"
-                    " has accepted."
-                ),
-                "late responses become errors",
-            ),
-            Action(
-                (
-                    "Raise max_batch_size, up to what the engine was built for, if the KV cache"
-                    " has room."
-                ),
-                "every stream gets slower as the batch grows: watch ITL",
-                effort="Needs a model reload",
-            ),
-            Action(
-                "Add instances.",
-                (
-                    "a new instance loads its model for minutes before it helps; scale on "
-                    "waiting sequences, not on CPU or GPU utilization"
-                ),
-                effort="Needs a plan",
-            ),
-        ),
-        verified_by="waiting",
-        escalate="Call the owner when two mitigations have not helped.",
-        follow_up=("Write down the cause and the mitigation that worked.",),
-    ),
-    Playbook(
-        key="long_work",
-        title="Prompts or responses have become longer",
-        layer="client",
-        symptoms=("Prompts or responses have become longer",),
-        meaning=(
-            "The same number of requests brings more tokens: a new client, a longer "
-            "system prompt, more retrieved context, a prefix that no longer hits the "
-            "cache."
-        ),
-        impact="Users notice what the alert's page states.",
-        steps=(
-            Step("prompts", "The result is outside its healthy range.", "client"),
-            Step("answers", "The result is outside its healthy range.", "client"),
-            Step("reuse", "The result is outside its healthy range.", "client"),
-        ),
-        actions=(
-            Action(
-                (
-                    "Identify the client at the gateway, and limit its prompt length or tokens "
-                    "per minute."
-                ),
-                "that client is refused",
-            ),
-            Action(
-                "Revert the change that made prompts longer or their prefixes differ (a "
-                "date or an id before the system prompt defeats the prefix cache)."
-            ),
-            Action(
-                (
-                    "Enable chunked context, so that a long prefill shares the batch with "
-                    "running streams."
-                ),
-                "long prompts themselves take a little longer",
-                effort="Needs a model reload",
-            ),
-            Action(
-                "Serve long prompts from instances of their own.",
-                "capacity is split",
-                effort="Needs a plan",
-            ),
-        ),
-        verified_by="prompts",
-        escalate="Call the owner when two mitigations have not helped.",
-        follow_up=("Write down the cause and the mitigation that worked.",),
-    ),
-    Playbook(
         key="stuck_decode",
         title="Decoding is stuck",
         layer="backend",
-        symptoms=("Decoding is stuck",),
-        meaning=(
-            "Sequences are active, but iterations and output tokens do not increase. "
-            "GPU utilization is 0, or 100% if ranks wait for each other. Requests queue"
-            " until they time out, while the health endpoint returns 200."
+        symptoms=(
+            "no tokens although the server is ready",
+            "all streams of an instance freeze at once",
+            "DecodeStuck fires",
         ),
-        impact="Users notice what the alert's page states.",
-        steps=(Step("stuck", "The result is outside its healthy range.", "backend"),),
+        meaning=(
+            "The engine has active sequences and finishes no iteration: no stream of the model "
+            "receives a token. The process responds, so Triton's health endpoints return 200. In a "
+            "multi-GPU engine the usual state is one rank that waits for another one: the GPUs "
+            "that wait show 100% utilization, the other one 0."
+        ),
+        impact=(
+            "Every stream on the instance hangs until a client or gateway times out, and new "
+            "requests join them. A load balancer that counts only connections keeps sending."
+        ),
+        steps=(
+            Step(
+                "stuck",
+                "The instance in the row hangs. Take it out of traffic before you look further.",
+                "backend",
+            ),
+            Step(
+                "sources",
+                "The server does not answer scrapes either: the process hangs or is dead, not "
+                "only its engine. Continue with the death of the engine.",
+                "instance",
+            ),
+            Step(
+                "output",
+                "Near 0 for the service: all instances hang, so look for what they share, such "
+                "as a request that reached all of them, a driver or a file system.",
+                "backend",
+            ),
+            Step(
+                "memory",
+                "Memory grew before the hang: an allocation may have failed in one rank.",
+                "GPU",
+            ),
+            Step(
+                "recent_start",
+                "It hung soon after its start: suspect the last rollout.",
+                "artifact or configuration",
+            ),
+        ),
         actions=(
             Action(
-                (
-                    "Take the instance out of traffic: fail its readiness, or remove it from "
-                    "the load balancer. Leave it running."
+                "Take the instance out of traffic, and leave it running.",
+                "the others take its load: check that they have free slots",
+                setting=(
+                    "a readiness probe on the sidecar's `/readyz` does it, which returns 503 "
+                    "while decoding is stuck; otherwise change the label that the Service selects "
+                    "(`kubectl label pod POD app-`)"
                 ),
-                "the others take its load: check that they have headroom",
             ),
             Action(
-                (
-                    "Save the evidence that a restart destroys: stacks of all ranks (`py-spy "
-                    "dump`, `gdb`), `nvidia-smi -q`, kernel log lines with XID."
+                "Save what a restart destroys: stacks of all ranks, the state of the GPUs, Xid "
+                "messages of the kernel.",
+                "the instance is missing for these minutes: limit them to five",
+                setting=(
+                    "`py-spy dump --pid PID` or `gdb -p PID -batch -ex 'thread apply all bt'` for "
+                    "each rank, `nvidia-smi -q`, `dmesg -T | grep -i xid`"
                 ),
-                "capacity is missing meanwhile: at most five minutes",
             ),
             Action(
                 "Restart all ranks of the instance together.",
-                (
-                    "its active streams are lost; after a driver or NVLink fault it gets stuck "
-                    "again: drain the node"
-                ),
-                effort="Needs a restart",
+                "its streams end without a final event",
+                "Needs a restart",
+                "`kubectl delete pod POD`; for an engine over several nodes all of its pods",
             ),
             Action(
-                (
-                    "If it gets stuck again, disable the latest change: speculative decoding, "
-                    "guided decoding, a new kernel."
-                ),
-                "slower decoding",
-                effort="Needs a model reload",
+                "If it hangs again, disable the feature that changed last.",
+                "slower decoding, or requests for guided decoding fail",
+                "Needs a model reload",
+                "`speculative_config` in the LLM API, `decoding_mode` or "
+                "`guided_decoding_backend` in config.pbtxt",
+            ),
+            Action(
+                "If it hangs again on the same node, drain the node.",
+                "less capacity until the node is repaired",
+                "Needs a plan",
+                "`kubectl drain NODE --ignore-daemonsets`",
             ),
         ),
         verified_by="stuck",
-        escalate="Call the owner when two mitigations have not helped.",
-        follow_up=("Write down the cause and the mitigation that worked.",),
+        escalate=(
+            "Call the owner of the inference engine if a second instance hangs or the same one "
+            "hangs twice within an hour. Bring the stacks, `nvidia-smi -q`, the Xid messages, the "
+            "image and engine version, and the last requests before the hang."
+        ),
+        follow_up=(
+            "Report the hang to NVIDIA with the stacks and a request that reproduces it.",
+            "Point the readiness probe at the sidecar, so that a hang ends traffic by itself.",
+            "Check that gateways time out on idle streams, which bounds what users wait.",
+        ),
+        see=("engine_death", "bad_rollout", "slow_engine"),
     ),
     Playbook(
         key="engine_death",
-        title="The engine has died, or is about to",
+        title="The engine has died, or is out of memory",
         layer="backend",
-        symptoms=("The engine has died, or is about to",),
-        meaning=(
-            "Out of memory at load (the model stays UNAVAILABLE) or at run time; in a "
-            "multi-GPU engine one dead rank stops all others. The model is not ready, "
-            "scrapes fail, and memory rose in a step before."
+        symptoms=(
+            "model not ready after it was serving",
+            "many streams break off at the same second",
+            "CUDA out of memory in the log",
         ),
-        impact="Users notice what the alert's page states.",
-        steps=(Step("memory", "The result is outside its healthy range.", "backend"),),
+        meaning=(
+            "A process of the engine has ended. In a multi-GPU engine one dead rank is enough: the "
+            "others cannot finish an iteration without it. The time tells the kind.\n\n"
+            "- At load: weights, buffers and KV cache do not fit. The model never becomes ready, "
+            "and the same configuration fails again.\n"
+            "- At run time: another process on the GPU allocated, or a request needed more than "
+            "any before. The same configuration may run for days again.\n"
+            "- Without an out-of-memory message: a crash, a signal (exit code 137 is SIGKILL, "
+            "mostly the host's memory limit) or a hardware fault (Xid in the kernel log)."
+        ),
+        impact=(
+            "All streams of the instance break off, and everything in its KV cache is lost: the "
+            "prefix cache starts cold. Triton's counters start again at 0; those of the sidecar "
+            "go on."
+        ),
+        steps=(
+            Step(
+                "not_ready",
+                "The server runs and has lost the model: read the reason in the repository index.",
+                "backend",
+            ),
+            Step(
+                "sources",
+                "The server itself does not answer: the whole process ended.",
+                "instance",
+            ),
+            Step(
+                "source_errors",
+                "A refused connection is a dead process, a timeout one that hangs or starts.",
+                "instance",
+            ),
+            Step(
+                "memory",
+                "Memory grew before the end: out of memory at run time. A neighbour on the GPU "
+                "shows here too if the backend is PyTorch.",
+                "GPU",
+            ),
+            Step(
+                "broken",
+                "Streams broke off when the engine died: each one is a user with half a response.",
+                "backend",
+            ),
+            Step(
+                "recent_start",
+                "The instance has restarted by itself: look for a loop of restarts.",
+                "instance",
+            ),
+        ),
         actions=(
             Action(
-                "Keep the instance out of traffic until its model is ready again.",
-                "the others take its load",
+                "Keep the instance out of traffic until its model is ready.",
+                "the remaining instances carry the traffic alone",
+                setting=(
+                    "readiness probe on Triton's `GET /v2/health/ready`, which needs every model "
+                    "to be ready (`--strict-readiness=true`, the default)"
+                ),
             ),
             Action(
-                "Look for XID in the kernel log, and for other processes on the GPU (`nvidia-smi`)."
+                "Read why the process ended.",
+                setting=(
+                    "`kubectl logs POD --previous`, `kubectl describe pod POD` (exit code, "
+                    "OOMKilled), `nvidia-smi` (other processes), `dmesg -T | grep -i xid`"
+                ),
             ),
             Action(
                 "Restart the instance, all ranks together.",
-                "its active streams are lost",
-                effort="Needs a restart",
+                "minutes of load time, and a cold prefix cache",
+                "Needs a restart",
+                "`kubectl delete pod POD`",
             ),
             Action(
-                ("Lower kv_cache_free_gpu_mem_fraction, then max_batch_size or max_num_tokens."),
-                "less capacity: requests queue earlier",
-                effort="Needs a model reload",
+                "Out of memory: leave more of the GPU free.",
+                "a smaller KV cache: requests queue earlier",
+                "Needs a model reload",
+                "lower `kv_cache_free_gpu_mem_fraction` in config.pbtxt, "
+                "`kv_cache_config.free_gpu_memory_fraction` in the LLM API; then "
+                "`max_num_tokens` and `max_batch_size`, which size the activation buffers",
+            ),
+            Action(
+                "After an Xid message, drain the node and have the GPU tested.",
+                "a node less",
+                "Needs a plan",
+                "`kubectl cordon NODE`, then `dcgmi diag -r 3`",
             ),
         ),
-        verified_by="sources",
-        escalate="Call the owner when two mitigations have not helped.",
-        follow_up=("Write down the cause and the mitigation that worked.",),
+        verified_by="not_ready",
+        escalate=(
+            "Call the owner of the inference engine if an instance dies twice within an hour, and "
+            "the owner of the nodes for any Xid message. Bring the log of the dead process, the "
+            "exit code, `nvidia-smi -q` and memory over the last day."
+        ),
+        follow_up=(
+            "Give the engine the GPU for itself; if it must share, size the KV cache in tokens "
+            "(`max_tokens_in_paged_kv_cache`) instead of a fraction of what is free.",
+            "Set the host's memory limit above the peak during load.",
+            "Check that clients resume or repeat a broken stream only once.",
+        ),
+        see=("load_failure", "stuck_decode", "broken_streams", "cold_start"),
     ),
     Playbook(
         key="slow_engine",
         title="The engine has slowed down",
         layer="GPU",
-        symptoms=("The engine has slowed down",),
-        meaning=(
-            "Output tokens per second fall at the same traffic: paused sequences, "
-            "throttled GPUs, a broken NVLink that fell back to PCIe, a neighbour on the"
-            " same GPU."
+        symptoms=(
+            "every token takes longer at the same load",
+            "one instance is slower than its neighbours",
+            "throughput falls without a queue policy or a rollout",
         ),
-        impact="Users notice what the alert's page states.",
+        meaning=(
+            "Iterations take longer although batch, prompts and versions are as before. The usual "
+            "reasons are GPU clocks lowered by heat or a power limit, an NVLink fault after which "
+            "ranks communicate over PCIe, and a neighbour on the same GPU or host."
+        ),
+        impact=(
+            "First tokens and token pace get worse together. As sequences stay longer, batch and "
+            "KV cache fill up at the usual traffic, and the symptoms of overload follow."
+        ),
         steps=(
-            Step("output", "The result is outside its healthy range.", "GPU"),
-            Step("prefill_slow", "The result is outside its healthy range.", "GPU"),
-            Step("pace_slow", "The result is outside its healthy range.", "GPU"),
+            Step(
+                "pace_slow",
+                "Decoding has slowed down. The next steps find out whether the batch or the "
+                "hardware is the reason.",
+                "GPU",
+            ),
+            Step(
+                "prefill_slow",
+                "Prefill has slowed down too, which a larger batch alone does not explain.",
+                "GPU",
+            ),
+            Step(
+                "instances",
+                "A single instance is slow: its node, not the software.",
+                "GPU",
+            ),
+            Step(
+                "paused",
+                "The engine computes tokens twice: this is KV-cache pressure.",
+                "KV cache",
+            ),
+            Step(
+                "throughput",
+                "Total throughput is as good as before: the batch is too large, and the GPU is "
+                "fine.",
+                "batcher",
+            ),
+            Step(
+                "output",
+                "Total throughput has halved at least. If arrivals are as before, the GPU does "
+                "less work.",
+                "GPU",
+            ),
         ),
         actions=(
             Action(
-                "Compare the instances: if one is slow, take it out of traffic.",
-                "the others take its load",
+                "If one instance is slow, reduce its share of the traffic or remove it.",
+                "its load moves to the others",
+                setting="the weight of the endpoint in the gateway, or the label of its pod",
             ),
             Action(
-                "On the slow node check clocks, power and temperature limits, NVLink state "
-                "(`nvidia-smi -q`, `nvidia-smi nvlink -s`) and the kernel log for XID."
+                "Compare the GPUs of a slow and of a fast node.",
+                setting=(
+                    "`nvidia-smi -q -d CLOCK,PERFORMANCE,POWER,TEMPERATURE`, "
+                    "`nvidia-smi nvlink -s`, `nvidia-smi topo -m`; over time "
+                    "`DCGM_FI_DEV_POWER_USAGE` and `DCGM_FI_DEV_XID_ERRORS`"
+                ),
             ),
             Action(
-                "Move other processes off the GPU, or drain the node.",
-                "less capacity",
-                effort="Needs a plan",
+                "Move other processes off the GPU and the host.",
+                "they are interrupted",
+                "Needs a restart",
+                "`nvidia-smi` lists the GPU's processes; node selector or taint of the pods",
+            ),
+            Action(
+                "Restart the instance on another node.",
+                "active streams of this instance are lost",
+                "Needs a restart",
+                "`kubectl cordon NODE` and `kubectl delete pod POD`",
+            ),
+            Action(
+                "Have the slow node repaired.",
+                "less capacity meanwhile",
+                "Needs a plan",
+                "`dcgmi diag -r 3` on the drained node",
             ),
         ),
-        verified_by="output",
-        escalate="Call the owner when two mitigations have not helped.",
-        follow_up=("Write down the cause and the mitigation that worked.",),
-    ),
-    Playbook(
-        key="batch_too_large",
-        title="The batch is too large",
-        layer="batcher",
-        symptoms=("The batch is too large",),
-        meaning=(
-            "Throughput is good, but every stream is slow: the batch holds more "
-            "sequences than the objective allows."
+        verified_by="pace_slow",
+        escalate=(
+            "Call the owner of the nodes if clocks, power or NVLink differ between nodes, and the "
+            "owner of the engine if all instances became slow at the same minute. Bring TPOT by "
+            "instance, the output of the comparison and the start of the change."
         ),
-        impact="Users notice what the alert's page states.",
-        steps=(
-            Step("batch", "The result is outside its healthy range.", "batcher"),
-            Step("throughput", "The result is outside its healthy range.", "batcher"),
+        follow_up=(
+            "Alert on clock throttling and NVLink errors of the nodes (dcgm-exporter).",
+            "Keep a reference measurement of tokens per second for each node type.",
         ),
-        actions=(Action("Follow the steps of the diagnosis; mitigate what they find."),),
-        verified_by="batch",
-        escalate="Call the owner when two mitigations have not helped.",
-        follow_up=("Write down the cause and the mitigation that worked.",),
+        see=("batch_too_large", "kv_pressure", "long_work", "bad_instance"),
     ),
 )
