@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -30,6 +31,7 @@ def start(
     folder: Path,
     *,
     scrape: Mapping[str, str],
+    labels: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
     rules: Sequence[Path] = (),
     interval: float = 1.0,
     alertmanager: str | None = None,
@@ -37,14 +39,14 @@ def start(
 ) -> Prometheus:
     """Start Prometheus with its configuration, data and log in `folder`.
 
-    `scrape` maps jobs to the URLs of their metrics; `rules` are files or patterns; `interval` is
-    the scrape and evaluation interval in seconds; `alertmanager` is a base URL. The data of an
-    earlier run in the same folder is kept.
+    `scrape` maps jobs to the URLs of their metrics, `labels` maps them to labels of their series;
+    `rules` are files or patterns; `interval` is the scrape and evaluation interval in seconds;
+    `alertmanager` is a base URL. The data of an earlier run in the same folder is kept.
     """
     folder = folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
     config = folder / "prometheus.yml"
-    config.write_text(yaml.safe_dump(_config(scrape, rules, interval, alertmanager)))
+    config.write_text(yaml.safe_dump(_config(scrape, labels, rules, interval, alertmanager)))
 
     def command(ports: Sequence[int]) -> list[str | Path]:
         return [
@@ -67,22 +69,28 @@ def start(
 
 
 def _config(
-    scrape: Mapping[str, str], rules: Sequence[Path], interval: float, alertmanager: str | None
+    scrape: Mapping[str, str],
+    labels: Mapping[str, Mapping[str, str]],
+    rules: Sequence[Path],
+    interval: float,
+    alertmanager: str | None,
 ) -> dict[str, Any]:
     duration = f"{round(interval * 1000)}ms"
     config: dict[str, Any] = {
         "global": {"scrape_interval": duration, "evaluation_interval": duration},
         "rule_files": [str(each.absolute()) for each in rules],
-        "scrape_configs": [_job(name, url) for name, url in scrape.items()],
+        "scrape_configs": [_job(name, url, labels.get(name, {})) for name, url in scrape.items()],
     }
     if alertmanager:
-        config["alerting"] = {"alertmanagers": [_target(alertmanager)]}
+        config["alerting"] = {"alertmanagers": [_target(alertmanager, {})]}
     return config
 
 
-def _job(name: str, url: str) -> dict[str, Any]:
-    return {"job_name": name, "metrics_path": urlsplit(url).path or "/metrics", **_target(url)}
+def _job(name: str, url: str, labels: Mapping[str, str]) -> dict[str, Any]:
+    path = urlsplit(url).path or "/metrics"
+    return {"job_name": name, "metrics_path": path, **_target(url, labels)}
 
 
-def _target(url: str) -> dict[str, Any]:
-    return {"scheme": urlsplit(url).scheme, "static_configs": [{"targets": [urlsplit(url).netloc]}]}
+def _target(url: str, labels: Mapping[str, str]) -> dict[str, Any]:
+    targets = {"targets": [urlsplit(url).netloc], "labels": dict(labels)}
+    return {"scheme": urlsplit(url).scheme, "static_configs": [targets]}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -22,7 +22,7 @@ _CONFIG = """\
 # A simulated TensorRT-LLM engine behind the interface of the real model.
 backend: "python"
 max_batch_size: 0
-model_transaction_policy {{ decoupled: true }}
+{policy}model_transaction_policy {{ decoupled: true }}
 input [
   {{ name: "text_input" data_type: TYPE_STRING dims: [ 1 ] }},
   {{ name: "max_tokens" data_type: TYPE_INT32 dims: [ 1 ] }},
@@ -39,6 +39,7 @@ output [
 instance_group [ {{ kind: KIND_CPU count: 1 }} ]
 {parameters}
 """
+_ALL_VERSIONS = "version_policy: { all {} }\n"
 _PARAMETER = 'parameters {{ key: "{}" value {{ string_value: {} }} }}'
 
 
@@ -70,17 +71,23 @@ def write_repository(
     name: str = "tensorrt_llm",
     engine: EngineSettings | None = None,
     model: ModelSettings | None = None,
+    versions: Sequence[int] = (1,),
 ) -> Path:
     """Write the model `name` into the model repository `folder` and return the model's folder.
 
-    A repository can hold several models, each with its own engine.
+    A repository can hold several models, each with its own engine.  Several `versions` of a model
+    are served at once, each with an engine of equal settings.
     """
     home = folder / name
-    (home / "1").mkdir(parents=True, exist_ok=True)
-    shutil.copy(Path(__file__).with_name("served_model.py"), home / "1/model.py")
+    for version in versions:
+        (home / f"{version}").mkdir(parents=True, exist_ok=True)
+        shutil.copy(Path(__file__).with_name("served_model.py"), home / f"{version}/model.py")
     settings = {**asdict(engine or EngineSettings()), **asdict(model or ModelSettings())}
     parameters = (_PARAMETER.format(key, _quoted(value)) for key, value in settings.items())
-    (home / "config.pbtxt").write_text(_CONFIG.format(parameters="\n".join(parameters)))
+    policy = _ALL_VERSIONS if len(versions) > 1 else ""
+    (home / "config.pbtxt").write_text(
+        _CONFIG.format(policy=policy, parameters="\n".join(parameters))
+    )
     return home
 
 

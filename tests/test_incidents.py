@@ -1,0 +1,49 @@
+"""The catalogue of incidents, and the machinery that plays them, without servers."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from lab.incidents.catalogue import CATALOGUE
+from lab.incidents.incident import COLUMNS, Incident
+from lab.incidents.stage import service_name
+from runbooks.playbooks import PLAYBOOKS
+
+ALERTS = Path(__file__).parents[1] / "examples/chat/alerts"
+INCIDENTS = [pytest.param(each, id=each.key) for each in CATALOGUE.values()]
+
+
+def alert_names() -> set[str]:
+    """Return the names of the example's alerts, without the service."""
+    lines = [line for file in ALERTS.glob("*rules.yaml") for line in file.read_text().splitlines()]
+    names = {line.split("alert: ")[1] for line in lines if "- alert: " in line}
+    return {name.removeprefix("Chat") for name in names}
+
+
+@pytest.mark.parametrize("incident", INCIDENTS)
+def test_an_incident_has_its_expectations(incident: Incident) -> None:
+    assert {each.name for each in incident.alerts} <= alert_names()
+    assert incident.confusions.keys() <= alert_names()
+    assert all(incident.confusions.values())
+    assert {key for keys in incident.diagnosis.values() for key in keys} <= PLAYBOOKS.keys()
+    assert bool(incident.alerts) == incident.harmful
+    assert (incident.diagnosis.keys() == {*COLUMNS}) == incident.harmful
+
+
+@pytest.mark.parametrize("incident", INCIDENTS)
+def test_a_seed_draws_one_script_that_ends_in_two_minutes(incident: Incident) -> None:
+    scripts = [incident.script(random.Random(f"{seed}")) for seed in (1, 1, 2, 3)]
+    assert scripts[0].parameters == scripts[1].parameters
+    assert len({str(script.parameters) for script in scripts}) > 1
+    for script in scripts:
+        assert script.healthy_seconds >= 30
+        assert script.healthy_seconds + script.fault_seconds <= 110
+        assert all(0 <= step.at < script.fault_seconds for step in script.steps)
+        assert all(each.seconds <= script.fault_seconds for each in incident.alerts)
+
+
+def test_services_are_distinct() -> None:
+    assert len({service_name(column) for column in COLUMNS}) == len(COLUMNS)
