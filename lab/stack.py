@@ -7,6 +7,7 @@ runs as its users run it: as commands in separate processes.
 from __future__ import annotations
 
 import fcntl
+import json
 import shutil
 import subprocess
 import sys
@@ -216,5 +217,5 @@ def _without_intervals(rules: Path, folder: Path) -> Path:
     for group in content["groups"]:
         group.pop("interval", None)
     copy = folder / rules.name
-    copy.write_text(yaml.safe_dump(content))
+    copy.write_text(json.dumps(content, indent=1))  # which is YAML
     return copy

@@ -18,13 +18,12 @@ from functools import cache
 from pathlib import Path
 from subprocess import run
 
-import yaml
-
 import alerts
 from lab import toolchain
 from slos.load import load_file
 from slos.model import Service
 from slos.plan import plan
+from tests import libyaml
 from tests.rule_mutant_table import Mutant, Rule, mutants
 
 LEAST_KILLED = 0.91
@@ -96,7 +95,7 @@ def _replaced(rules: Sequence[Rule], rule: Rule, changed: Rule | None) -> Iterat
 def _rules(service: str, objectives: tuple[str, ...]) -> dict[str, Sequence[Rule]]:
     """Return the rules of each group."""
     text = generated(service, objectives)[_file(service, objectives)]
-    groups = yaml.safe_load(text)["groups"]
+    groups = libyaml.load(text)["groups"]
     assert {group["interval"] for group in groups} == {"1m"}
     return {group["name"]: group["rules"] for group in groups}
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models import dashboardv2beta1
 
 import dashboards
+from tests import libyaml
 from tokenslo.cli import main
 
 SLO = """\
@@ -66,12 +66,12 @@ def test_every_format_holds_the_same_dashboards() -> None:
     held = {
         name: json.loads(text)
         for each in maps.values()
-        for name, text in yaml.safe_load(each)["data"].items()
+        for name, text in libyaml.load(each)["data"].items()
     }
     assert held == by_name
     resources = written("dashboards/*.grafanadashboard.yaml", "--dashboard-format", EVERY)
     assert sorted(
-        json.loads(yaml.safe_load(each)["spec"]["json"])["uid"] for each in resources.values()
+        json.loads(libyaml.load(each)["spec"]["json"])["uid"] for each in resources.values()
     ) == sorted(content["uid"] for content in by_name.values())
     v2 = written("dashboards-v2/*.json", "--dashboard-format", EVERY)
     assert {
@@ -96,7 +96,7 @@ def test_config_maps_have_the_label_and_folder_that_grafanas_sidecar_reads() -> 
     options = ("--dashboard-folder", "LLM SLOs", "--namespace", "monitoring", "--label", "a=b")
     maps = written("dashboards/*.configmap.yaml", "--dashboard-format", "configmap", *options)
     for path, text in maps.items():
-        body = yaml.safe_load(text)
+        body = libyaml.load(text)
         assert (body["apiVersion"], body["kind"]) == ("v1", "ConfigMap")
         assert body["metadata"] == {
             "name": f"tokenslo-{Path(path).name.removesuffix('.configmap.yaml')}",
@@ -111,7 +111,7 @@ def test_resources_of_the_operator_are_what_its_definition_allows() -> None:
     options = ("--dashboard-folder", "LLM SLOs", "--namespace", "monitoring")
     made = written("dashboards/*.yaml", "--dashboard-format", "operator", *options)
     for text in made.values():
-        body = yaml.safe_load(text)
+        body = libyaml.load(text)
         assert set(body) == {"apiVersion", "kind", "metadata", "spec"}
         assert body["apiVersion"] == "grafana.integreatly.org/v1beta1"
         assert body["kind"] == "GrafanaDashboard"
@@ -127,11 +127,11 @@ def test_the_provisioning_folder_has_provider_and_data_source_but_no_contact_poi
         "provisioning/dashboards/tokenslo.yaml",
         "provisioning/datasources/tokenslo.yaml",
     }
-    (provider,) = yaml.safe_load(made["provisioning/dashboards/tokenslo.yaml"])["providers"]
+    (provider,) = libyaml.load(made["provisioning/dashboards/tokenslo.yaml"])["providers"]
     assert (provider["type"], provider["folder"]) == ("file", "LLM SLOs")
     mounted = provider["options"]["path"].removeprefix("/etc/grafana/")
     assert Path("out", mounted).is_dir()
-    (source,) = yaml.safe_load(made["provisioning/datasources/tokenslo.yaml"])["datasources"]
+    (source,) = libyaml.load(made["provisioning/datasources/tokenslo.yaml"])["datasources"]
     assert (source["type"], source["uid"]) == ("prometheus", "prom-1")
 
 
@@ -387,7 +387,7 @@ def test_a_large_dashboard_is_compact_in_its_config_map() -> None:
     kinds = ("--dashboards", dashboards.KINDS[-1])
     options = (*overlay(change), "--dashboard-format", "configmap", *kinds)
     for text in written("dashboards/*.configmap.yaml", *options).values():
-        (held,) = yaml.safe_load(text)["data"].values()
+        (held,) = libyaml.load(text)["data"].values()
         assert "\n" not in held
         json.loads(held)
 

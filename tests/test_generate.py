@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests import libyaml
 from tokenslo.cli import main
 
 SLO = """\
@@ -171,7 +172,7 @@ def test_rules_are_printed_as_yaml(capsys):
     assert run("chat.yaml", "--only", "alerts", "-o", "-") == 0
     documents = list(yaml.safe_load_all(capsys.readouterr().out))
     assert run("chat.yaml", "--only", "alerts", "-o", "out") == 0
-    written = [yaml.safe_load(text) for text in tree().values()]
+    written = [libyaml.load(text) for text in tree().values()]
     assert sorted(map(str, documents)) == sorted(map(str, written))
     assert not Path("-").exists()
     capsys.readouterr()
@@ -481,14 +482,14 @@ def test_temporary_files_of_a_killed_run_are_replaced():
 def test_compat_adds_series_of_the_tool_and_without_it_removes_them(capsys):
     assert run("chat.yaml", "-o", "out", "--only", "alerts", "--compat", "sloth", "-q") == 0
     compat = tree()
-    rules = yaml.safe_load(compat["alerts/chat.sloth.rules.yaml"])["groups"]
+    rules = libyaml.load(compat["alerts/chat.sloth.rules.yaml"])["groups"]
     assert [group["name"] for group in rules] == [
         "chat/first-token/sloth",
         "chat/availability/sloth",
     ]
     alerts = [
         rule
-        for group in yaml.safe_load(compat["alerts/chat.rules.yaml"])["groups"]
+        for group in libyaml.load(compat["alerts/chat.rules.yaml"])["groups"]
         for rule in group["rules"]
         if "alert" in rule
     ]

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from click.testing import CliRunner
 from language_example import FULL, LEVELS, load
 
@@ -26,6 +25,7 @@ from slos.load import load_file
 from slos.model import Alerting, PolicyStep, Service, Tier, TimeSlices
 from slos.names import BAD, TOTAL
 from slos.plan import Plan, plan
+from tests import libyaml
 from tokenslo.commands.generate import generate
 
 HEAD = "apiVersion: tokenslo/v1\nservice: chat\n"
@@ -52,7 +52,7 @@ def expressions(of: Plan) -> dict[str, str]:
     [rules] = [text for name, text in made(of).items() if name.endswith("chat.rules.yaml")]
     return {
         rule["record"]: " ".join(rule["expr"].split())
-        for group in yaml.safe_load(rules)["groups"]
+        for group in libyaml.load(rules)["groups"]
         for rule in group["rules"]
         if "record" in rule
     }
@@ -89,7 +89,7 @@ def rules_of(folder: Path, text: str) -> dict[str, dict[str, list[dict[str, Any]
     found: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for path in (folder / "out" / "alerts").glob("*.rules.yaml"):
         rules = found.setdefault(path.name.partition(".")[0], {})
-        for group in yaml.safe_load(path.read_text())["groups"]:
+        for group in libyaml.load(path.read_text())["groups"]:
             for rule in group["rules"]:
                 rules.setdefault(rule.get("alert") or rule["record"], []).append(rule)
     return found
@@ -181,7 +181,7 @@ def test_a_service_inherits_the_keys_of_its_file(tmp_path: Path) -> None:
 def test_shared_keys_work_in_jsonnet(tmp_path: Path) -> None:
     written, made = tmp_path / "slo.yaml", tmp_path / "slo.jsonnet"
     written.write_text(LEVELS)
-    made.write_text(f"local shared = {json.dumps(yaml.safe_load(LEVELS))};\nshared {{ }}")
+    made.write_text(f"local shared = {json.dumps(libyaml.load(LEVELS))};\nshared {{ }}")
     for one, other in zip(load_file(written).services, load_file(made).services, strict=True):
         lineless = [replace(each, line=0) for each in one.objectives]
         assert replace(one, file=str(made), objectives=tuple(lineless)) == replace(
@@ -396,7 +396,7 @@ def test_groups_of_a_sum_of_rates_are_kept(tmp_path: Path) -> None:
 def test_pages_inhibit_tickets_of_the_same_group_only(tmp_path: Path) -> None:
     of = planned(tmp_path, "indicator: availability, target: 99%, group_by: [tenant]")
     [fragment] = [text for name, text in made(of).items() if name.endswith("inhibit.yaml")]
-    first, *_ = yaml.safe_load(fragment)["inhibit_rules"]
+    first, *_ = libyaml.load(fragment)["inhibit_rules"]
     assert first["equal"] == ["service", "slo", "tenant"]
 
 

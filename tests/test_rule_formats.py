@@ -12,12 +12,12 @@ from typing import Any
 
 import _jsonnet
 import pytest
-import yaml
 from service_example import example, objective
 
 import alerts
 from alerts.formats import FORMATS, MOST_BYTES, Options
 from slos.model import Alerting, Overrides, PolicyStep, Tier
+from tests import libyaml
 from tokenslo.cli import main
 
 ALL = Options(FORMATS, namespace="monitoring", labels={"release": "prometheus"})
@@ -39,7 +39,7 @@ DURATION = re.compile(r"0|(\d+y)?(\d+w)?(\d+d)?(\d+h)?(\d+m)?(\d+s)?(\d+ms)?")
 
 
 def parsed(text: str) -> Any:
-    return yaml.load(text, Loader=yaml.CSafeLoader)
+    return libyaml.load(text)
 
 
 def made(options: Options, **fields: object) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-import yaml
 from generic_example import FORMS, generic_plan
 from service_example import example
 
@@ -21,6 +20,7 @@ import alerts
 from slos import names
 from slos.model import Objective, Service
 from slos.plan import Plan, plan
+from tests import libyaml
 
 ROOT = Path(__file__).parent.parent
 MOST_RULES, MOST_LINES = 20, 140
@@ -67,7 +67,7 @@ def groups() -> Iterator[tuple[str, RuleGroup]]:
     for file, text in files():
         _, body = text.split("\ngroups:\n")
         parts = body.split("\n\n")
-        for group, part in zip(yaml.safe_load(text)["groups"], parts, strict=True):
+        for group, part in zip(libyaml.load(text)["groups"], parts, strict=True):
             name = f"{file} {group['name']}"
             yield name, RuleGroup(file, group["rules"], part.strip("\n").splitlines())
 

@@ -34,7 +34,7 @@ def subject(plan, planned):
 
 
 def page(plan, name):
-    return pages(plan)[f"runbooks/chat/{name}.md"]
+    return (PAGES if plan is PLAN else pages(plan))[f"runbooks/chat/{name}.md"]
 
 
 PLAN = example()

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from decimal import Decimal
 
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from service_example import example, objective
 
 import alerts
 from alerts.window_test_series import promtool_values
+from tests import libyaml
 
 RUNS = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 2).map(Decimal)), max_size=6)
 
@@ -39,9 +39,7 @@ def windows_tested(count):
     ]
     files = alerts.files(example(*objectives), source="slo.yaml", version="0.1.0")
     text = files["alerts/chat.windows.test.yaml"]
-    series = [
-        one["series"] for test in yaml.safe_load(text)["tests"] for one in test["input_series"]
-    ]
+    series = [one["series"] for test in libyaml.load(text)["tests"] for one in test["input_series"]]
     return text, {f"{each.name}" for each in objectives if any(each.name in one for one in series)}
 
 

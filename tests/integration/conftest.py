@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import yaml
 
 import alerts
 from slos.plan import Plan
+from tests import libyaml
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -54,7 +54,7 @@ def scenario(run: Run) -> Callable[..., None]:
             ],
         }
         content = {"rule_files": ["chat.rules.yaml"], "evaluation_interval": "1m", "tests": [test]}
-        done = run(plan, "test", "rules", "story.yaml", **{"story.yaml": yaml.safe_dump(content)})
+        done = run(plan, "test", "rules", "story.yaml", **{"story.yaml": libyaml.dump(content)})
         assert done.returncode == 0, done.stdout + done.stderr
 
     return scenario_

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from service_example import example, service
 
 import alerts
@@ -22,6 +21,7 @@ from lab.alertmanager import Alertmanager
 from slos.causes import CAUSE_ALERTS
 from slos.model import PolicyStep
 from slos.plan import plan
+from tests import libyaml
 from tests.polling import read_until
 
 SELECTED = 'model="llama",namespace="prod"'
@@ -316,8 +316,8 @@ def generated(service_: str) -> dict[str, str]:
 def cause_rules(service_: str) -> list[dict[str, Any]]:
     """Return the rules on causes, after those that record what they read."""
     files = generated(service_)
-    (group,) = yaml.safe_load(files[f"alerts/{service_}.causes.rules.yaml"])["groups"]
-    shared, *_ = yaml.safe_load(files[f"alerts/{service_}.rules.yaml"])["groups"]
+    (group,) = libyaml.load(files[f"alerts/{service_}.causes.rules.yaml"])["groups"]
+    shared, *_ = libyaml.load(files[f"alerts/{service_}.rules.yaml"])["groups"]
     return [*shared["rules"], *group["rules"]]
 
 
@@ -470,10 +470,10 @@ def routed(amtool: Path, tmp_path: Path) -> Callable[..., str]:
     text = alerts.files(example(), source="slo.yaml", version="0")["alerts/chat.route.yaml"]
     names = ("everybody", "chat-page", "chat-ticket")
     settings = {
-        "route": {"receiver": "everybody", **yaml.safe_load(text)},
+        "route": {"receiver": "everybody", **libyaml.load(text)},
         "receivers": [{"name": name} for name in names],
     }
-    (tmp_path / "alertmanager.yml").write_text(yaml.safe_dump(settings))
+    (tmp_path / "alertmanager.yml").write_text(libyaml.dump(settings))
 
     def receiver(**labels: str) -> str:
         given = [f"{name}={value}" for name, value in labels.items()]
@@ -584,8 +584,8 @@ def manager(
     settings = {
         "route": {"receiver": "none"},
         "receivers": [{"name": "none"}],
-        "inhibit_rules": yaml.safe_load(texts[manager_file])["inhibit_rules"],
+        "inhibit_rules": libyaml.load(texts[manager_file])["inhibit_rules"],
     }
-    (folder / "alertmanager.yml").write_text(yaml.safe_dump(settings))
+    (folder / "alertmanager.yml").write_text(libyaml.dump(settings))
     with alertmanager(folder, folder / "alertmanager.yml") as running:
         yield running

@@ -17,7 +17,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-import yaml
 
 from lab import stack
 from lab.load import LoadSettings
@@ -26,7 +25,7 @@ from lab.repository import ModelSettings
 from lab.stack import Stack, StackSettings
 from promql.client import query
 from slos.signals import SIGNALS
-from tests import sloth_dashboards
+from tests import libyaml, sloth_dashboards
 from tests.polling import wait_until
 from tokenslo.commands.demo import EXAMPLE
 
@@ -136,67 +135,6 @@ def find(tree: Any, key: str) -> Iterator[str]:
             yield from find(branch, key)
 
 
-def test_every_recording_rule_and_dashboard_query_returns_data(demo: Stack, output: Path) -> None:
-    assert demo.prometheus
-    content = yaml.safe_load((output / "alerts/chat.rules.yaml").read_text())
-    recorded = {
-        rule["expr"] for group in content["groups"] for rule in group["rules"] if "record" in rule
-    }
-    assert len(recorded) > 30
-    shown = dashboard_queries(output)
-    empty = eventually_all_with_data(
-        demo.prometheus.url,
-        recorded | {expr for expr, title in shown.items() if title not in WITHOUT_DATA},
-    )
-    assert {shown.get(expr, expr) for expr in empty} == set()
-
-
-def test_every_query_of_sloths_dashboards_returns_data(demo: Stack) -> None:
-    assert demo.prometheus
-    queries = {
-        *sloth_dashboards.OVERVIEW.values(),
-        *sloth_dashboards.variables().values(),
-        # The month's budget sums whole hours, and a demo lasts minutes: see test_sloth_compat.py.
-        *sloth_dashboards.detail("chat", "availability", datetime.now(UTC).month).values(),
-        # The example's period is 28 days, Sloth's default of 30d is a choice in its dashboard.
-        *sloth_dashboards.error_ratios("chat", "availability", (*WINDOWS, "4w")).values(),
-    }
-    assert eventually_all_with_data(demo.prometheus.url, queries) == set()
-
-
-def test_prometheus_evaluates_every_rule_without_error(demo: Stack) -> None:
-    assert demo.prometheus
-    unhealthy = [
-        (rule["name"], rule["health"], rule.get("lastError"))
-        for rule in rules(demo.prometheus.url)
-        if rule["health"] != "ok"
-    ]
-    assert unhealthy == []
-
-
-def test_signals_agree_with_client_measurements(demo: Stack) -> None:
-    """Tokens and first tokens are counted on both sides of the wire."""
-    assert demo.prometheus
-    before = demo.load.summary()
-    series = f'{SIGNALS["output_tokens"].metric}{{direction="output"}}'
-    (start,) = query(demo.prometheus.url, series)
-    wait_until(lambda: demo.load.summary().tokens - before.tokens > 2_000, 60)
-    (end,) = query(demo.prometheus.url, series)
-    seen = demo.load.summary().tokens - before.tokens
-    # The engine counts a request when it ends, the load when its client ends: some are under way.
-    assert end.value - start.value == pytest.approx(seen, rel=0.5)
-
-
-def test_every_ended_request_has_a_goodput_result(demo: Stack) -> None:
-    assert demo.prometheus
-    before = demo.load.summary().outcomes["ok"]
-    judged = f"sum({SIGNALS['goodput'].metric})"
-    wait_until(
-        lambda: sum(one.value for one in query(demo.prometheus.url, judged)) >= before,
-        PATIENCE_SECONDS,
-    )
-
-
 def test_ctrl_c_stops_all_processes_and_prints_a_summary(tmp_path: Path) -> None:
     with started(tmp_path, "--no-prometheus") as process:
         assert process.stdout
@@ -282,3 +220,64 @@ def test_foreign_run_folder_is_not_touched(tmp_path: Path) -> None:
         f"tokenslo: {tmp_path}/run is not from an earlier demo; choose another --output\n"
     )
     assert kept.read_text() == "mine"
+
+
+def test_every_recording_rule_and_dashboard_query_returns_data(demo: Stack, output: Path) -> None:
+    assert demo.prometheus
+    content = libyaml.load((output / "alerts/chat.rules.yaml").read_text())
+    recorded = {
+        rule["expr"] for group in content["groups"] for rule in group["rules"] if "record" in rule
+    }
+    assert len(recorded) > 30
+    shown = dashboard_queries(output)
+    empty = eventually_all_with_data(
+        demo.prometheus.url,
+        recorded | {expr for expr, title in shown.items() if title not in WITHOUT_DATA},
+    )
+    assert {shown.get(expr, expr) for expr in empty} == set()
+
+
+def test_every_query_of_sloths_dashboards_returns_data(demo: Stack) -> None:
+    assert demo.prometheus
+    queries = {
+        *sloth_dashboards.OVERVIEW.values(),
+        *sloth_dashboards.variables().values(),
+        # The month's budget sums whole hours, and a demo lasts minutes: see test_sloth_compat.py.
+        *sloth_dashboards.detail("chat", "availability", datetime.now(UTC).month).values(),
+        # The example's period is 28 days, Sloth's default of 30d is a choice in its dashboard.
+        *sloth_dashboards.error_ratios("chat", "availability", (*WINDOWS, "4w")).values(),
+    }
+    assert eventually_all_with_data(demo.prometheus.url, queries) == set()
+
+
+def test_prometheus_evaluates_every_rule_without_error(demo: Stack) -> None:
+    assert demo.prometheus
+    unhealthy = [
+        (rule["name"], rule["health"], rule.get("lastError"))
+        for rule in rules(demo.prometheus.url)
+        if rule["health"] != "ok"
+    ]
+    assert unhealthy == []
+
+
+def test_signals_agree_with_client_measurements(demo: Stack) -> None:
+    """Tokens and first tokens are counted on both sides of the wire."""
+    assert demo.prometheus
+    before = demo.load.summary()
+    series = f'{SIGNALS["output_tokens"].metric}{{direction="output"}}'
+    (start,) = query(demo.prometheus.url, series)
+    wait_until(lambda: demo.load.summary().tokens - before.tokens > 2_000, 60)
+    (end,) = query(demo.prometheus.url, series)
+    seen = demo.load.summary().tokens - before.tokens
+    # The engine counts a request when it ends, the load when its client ends: some are under way.
+    assert end.value - start.value == pytest.approx(seen, rel=0.5)
+
+
+def test_every_ended_request_has_a_goodput_result(demo: Stack) -> None:
+    assert demo.prometheus
+    before = demo.load.summary().outcomes["ok"]
+    judged = f"sum({SIGNALS['goodput'].metric})"
+    wait_until(
+        lambda: sum(one.value for one in query(demo.prometheus.url, judged)) >= before,
+        PATIENCE_SECONDS,
+    )

@@ -6,9 +6,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import yaml
 from click.testing import CliRunner
 
+from tests import libyaml
 from tokenslo.commands.generate import generate
 
 W = "[{{.window}}]"
@@ -134,7 +134,7 @@ def test_an_idiom_measures_the_share_of_bad_events(
     }
     rules = str(next(tmp_path.rglob("*.rules.yaml")))
     content = {"rule_files": [rules], "evaluation_interval": "1m", "tests": [test]}
-    (tmp_path / "story.yaml").write_text(yaml.safe_dump(content))
+    (tmp_path / "story.yaml").write_text(libyaml.dump(content))
     command = [promtool, "test", "rules", str(tmp_path / "story.yaml")]
     result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 0, result.stdout + result.stderr

@@ -11,12 +11,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import yaml
 
 import alerts
 from slos.load import load_file
 from slos.model import Service
 from slos.plan import plan
+from tests import libyaml
 
 # Quiet and busy hours with their own share of errors, in steps of 30 s; an outage of 10 minutes.
 SERIES = {
@@ -132,7 +132,7 @@ def test_error_ratios_equal_those_of_the_tools(promtool: Path, tmp_path: Path) -
     }
     files = sorted(path.name for path in tmp_path.glob("*.rules.yaml"))
     content = {"rule_files": files, "evaluation_interval": "1m", "tests": [test]}
-    (tmp_path / "test.yaml").write_text(yaml.safe_dump(content))
+    (tmp_path / "test.yaml").write_text(libyaml.dump(content))
     done = subprocess.run(
         [promtool, "test", "rules", "test.yaml"], cwd=tmp_path, capture_output=True, text=True
     )
@@ -142,11 +142,11 @@ def test_error_ratios_equal_those_of_the_tools(promtool: Path, tmp_path: Path) -
 def rates(service: Service) -> str:
     """Return the rules of a service that record events and error ratios, and no others."""
     files = alerts.files(plan(service), source="slo.yaml", version="0.1.0")
-    content = yaml.safe_load(files[f"alerts/{service.service}.rules.yaml"])
+    content = libyaml.load(files[f"alerts/{service.service}.rules.yaml"])
     for group in content["groups"]:
         group["rules"] = [
             rule
             for rule in group["rules"]
             if rule.get("record", "").startswith(("slo:total:", "slo:bad:", "slo:error_ratio:"))
         ]
-    return yaml.safe_dump(content)
+    return libyaml.dump(content)

@@ -8,11 +8,11 @@ from dataclasses import replace
 from decimal import Decimal
 
 import pytest
-import yaml
 from generic_example import FORMS, generic_objective, generic_plan
 
 import alerts
 from slos.model import Overrides
+from tests import libyaml
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 Story = Callable[..., None]
@@ -38,7 +38,7 @@ def scenario(run: Run) -> Story:
         }
         content = {"rule_files": ["shop.rules.yaml"], "evaluation_interval": "1m", "tests": [test]}
         plan = generic_plan(generic_objective(name))
-        done = run(plan, "test", "rules", "story.yaml", **{"story.yaml": yaml.safe_dump(content)})
+        done = run(plan, "test", "rules", "story.yaml", **{"story.yaml": libyaml.dump(content)})
         assert done.returncode == 0, done.stdout + done.stderr
 
     return scenario_

@@ -16,7 +16,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import yaml
 from service_example import example, objective
 
 import alerts
@@ -25,6 +24,7 @@ from lab.process import get
 from lab.prometheus import Prometheus
 from lab.repository import write_repository
 from lab.triton import Triton
+from tests import libyaml
 from tests.integration.test_live_readiness import (
     LLM,
     eventually_metric,
@@ -65,14 +65,14 @@ def test_generated_hang_test_fails_on_rules_without_active_requests(
 ) -> None:
     plan = example(objective("ttft", "0.99"), objective("availability", "0.99"))
     files = alerts.files(plan, source="slo.yaml", version="0")
-    tests = yaml.safe_load(files["alerts/chat.test.yaml"])
+    tests = libyaml.load(files["alerts/chat.test.yaml"])
     tests["tests"] = [test for test in tests["tests"] if test["name"].startswith("a hang")]
     assert len(tests["tests"]) == 1
     rules = files["alerts/chat.rules.yaml"]
     assert LATE in rules
     given = {
         "chat.rules.yaml": rules if counts_in_flight else rules.replace(LATE, ENDED),
-        "hang.yaml": yaml.safe_dump(tests),
+        "hang.yaml": libyaml.dump(tests),
     }
     done = run(plan, "test", "rules", "hang.yaml", **given)
     assert (done.returncode == 0) is counts_in_flight, done.stdout + done.stderr

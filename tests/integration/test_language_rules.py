@@ -10,7 +10,6 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-import yaml
 from click.testing import CliRunner
 from language_example import FULL, load
 
@@ -18,6 +17,7 @@ import alerts
 from slos.indicators import INDICATORS
 from slos.plan import Plan, plan
 from slos.signals import metric_with
+from tests import libyaml
 from tokenslo.commands.generate import generate
 
 HEAD = "apiVersion: tokenslo/v1\nservice: chat\nobjectives:\n"
@@ -44,7 +44,7 @@ def run(promtool: Path, tmp_path: Path) -> Run:
         for name, text in alerts.files(of, source="slo.yaml", version="1").items():
             (tmp_path / Path(name).name).write_text(text)
         if tests is not None:
-            (tmp_path / "chat.test.yaml").write_text(yaml.safe_dump(tests))
+            (tmp_path / "chat.test.yaml").write_text(libyaml.dump(tests))
         command = [promtool, "test", "rules", "chat.test.yaml"]
         return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
 
@@ -138,7 +138,7 @@ def test_every_indicator_by_every_group_in_events_and_slices_gives_rules(
         check=False,
     )
     assert checked.returncode == 0, checked.stdout + checked.stderr
-    groups = yaml.safe_load(rules.read_text())["groups"]
+    groups = libyaml.load(rules.read_text())["groups"]
     names = ["signals", *(each["name"] for each in objectives)]
     assert [group["name"] for group in groups] == [f"chat/{name}" for name in names]
     assert len(objectives) == 88

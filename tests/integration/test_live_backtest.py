@@ -22,7 +22,6 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
-import yaml
 
 import alerts
 from lab.prometheus import Prometheus
@@ -30,6 +29,7 @@ from promql.client import Sample, query
 from promql.expr import Matcher, equal, selector_text, vector
 from slos.load import load_file
 from slos.plan import plan
+from tests import libyaml
 from tokenslo.cli import main
 
 SLO = """\
@@ -257,7 +257,7 @@ def test_backtest_fires_the_alerts_that_the_rules_fire(
             }
         ],
     }
-    (tmp_path / "story.yaml").write_text(yaml.safe_dump(scenario))
+    (tmp_path / "story.yaml").write_text(libyaml.dump(scenario))
     command = [promtool, "test", "rules", "story.yaml"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -10,7 +10,6 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
-import yaml
 from generic_example import generic_objective
 from promql_selectors import selectors
 from service_example import example, objective, service
@@ -23,6 +22,7 @@ from slos.generic_events import bad_share
 from slos.model import Alerting, TimeSlices
 from slos.plan import Plan, plan
 from slos.signals import SIGNALS
+from tests import libyaml
 
 SELECTED = 'model="llama",namespace="prod"'
 # 0.4 s is in the bucket from 0.25 to 0.5, which is left empty: so nothing is interpolated.
@@ -58,7 +58,7 @@ def check(part: Callable[[str], Path], tmp_path: Path) -> Callable[..., None]:
         }
         rules = f"{made.service.service}.rules.yaml"
         content = {"rule_files": [rules], "evaluation_interval": "1m", "tests": [test]}
-        (tmp_path / "story.yaml").write_text(yaml.safe_dump(content))
+        (tmp_path / "story.yaml").write_text(libyaml.dump(content))
         for arguments in (["check", "rules", rules], ["test", "rules", "story.yaml"]):
             command = [part(which), *arguments]
             done = subprocess.run(

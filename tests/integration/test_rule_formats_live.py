@@ -10,12 +10,12 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
-import yaml
 from service_example import example, objective
 
 import alerts
 from alerts.formats import RELEASES, Options
 from slos.model import Alerting, Overrides, PolicyStep, Tier
+from tests import libyaml
 
 PART_OF_RELEASE = {
     "2.42": "promtool@bookworm",
@@ -98,8 +98,7 @@ def alertmanager_yml(tmp_path: Path) -> Path:
     plan = example(objective("availability"), special, alerting=alerting, policy=STEPS)
     write(tmp_path, plan=plan)
     routes, inhibited = (
-        yaml.safe_load((tmp_path / f"chat.{name}.yaml").read_text())
-        for name in ("route", "inhibit")
+        libyaml.load((tmp_path / f"chat.{name}.yaml").read_text()) for name in ("route", "inhibit")
     )
     file = tmp_path / "alertmanager.yml"
     receivers = ("everybody", "chat-page", "chat-ticket")
@@ -108,20 +107,20 @@ def alertmanager_yml(tmp_path: Path) -> Path:
         "receivers": [{"name": name} for name in receivers],
         **inhibited,
     }
-    file.write_text(yaml.safe_dump(configuration))
+    file.write_text(libyaml.dump(configuration))
     return file
 
 
 def test_alertmanager_accepts_routes_and_inhibition(amtool: Path, alertmanager_yml: Path) -> None:
     output = run(amtool, "check-config", alertmanager_yml, cwd=alertmanager_yml.parent)
-    inhibitions = yaml.safe_load(alertmanager_yml.read_text())["inhibit_rules"]
+    inhibitions = libyaml.load(alertmanager_yml.read_text())["inhibit_rules"]
     assert f"{len(inhibitions)} inhibit rules" in output
     assert "3 receivers" in output
 
 
 def alerts_of(folder: Path) -> list[dict[str, str]]:
     """Return the labels of every alert in a rule file, in file order."""
-    groups = yaml.safe_load((folder / "chat.rules.yaml").read_text())["groups"]
+    groups = libyaml.load((folder / "chat.rules.yaml").read_text())["groups"]
     return [
         {"alertname": rule["alert"], **rule["labels"]}
         for group in groups

@@ -16,7 +16,6 @@ from math import exp, inf
 from pathlib import Path
 
 import pytest
-import yaml
 from service_example import example, objective
 
 import alerts
@@ -30,6 +29,7 @@ from slos.indicators import INDICATORS
 from slos.model import Alerting, Objective, Overrides, PolicyStep, TimeSlices
 from slos.plan import Plan
 from slos.signals import SIGNALS
+from tests import libyaml
 from tests.polling import wait_until
 
 DAY = Decimal(86_400)
@@ -565,10 +565,10 @@ def outage(now: int) -> str:
 
 def hurried(rules: str) -> str:
     """Without its groups' own intervals the file is evaluated every second."""
-    content = yaml.safe_load(rules)
+    content = libyaml.load(rules)
     for group in content["groups"]:
         del group["interval"]
-    return yaml.safe_dump(content)
+    return libyaml.dump(content)
 
 
 def test_page_arrives_and_inhibits_tickets(
@@ -600,9 +600,9 @@ def test_page_arrives_and_inhibits_tickets(
             # Longer than it takes all four alerts to arrive.
             "route": {"receiver": "pager", "group_by": ["service", "slo"], "group_wait": "12s"},
             "receivers": [{"name": "pager", "webhook_configs": [{"url": url}]}],
-            **yaml.safe_load(files["alerts/chat.inhibit.yaml"]),
+            **libyaml.load(files["alerts/chat.inhibit.yaml"]),
         }
-        config.write_text(yaml.safe_dump(settings))
+        config.write_text(libyaml.dump(settings))
         subprocess.run([amtool, "check-config", config], check=True, capture_output=True)
         with (
             alertmanager(tmp_path / "alertmanager", config) as manager,

@@ -7,11 +7,11 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from lab.stack import tokenslo
 from slos.durations import parse_duration
+from tests import libyaml
 from tests.rule_values.recordings import RecordingRule
 from tests.rule_values.replay import EPOCH, Replay
 from tests.rule_values.traffic import ENDED, Labels, Points, Samples, labelled, points
@@ -62,7 +62,7 @@ def firing(replay: Replay, files: Sequence[Path], seconds: int) -> Mapping[Alert
     """Evaluate rule files over the history and return when (seconds) each alert first fires."""
     rules: list[tuple[int, dict[str, object]]] = []
     for path in files:
-        for group in yaml.safe_load(path.read_text())["groups"]:
+        for group in libyaml.load(path.read_text())["groups"]:
             every = int(parse_duration(group.get("interval", "30s")))
             rules += [(every, rule) for rule in group["rules"]]
     recordings = [_recording(rule, every) for every, rule in rules if "record" in rule]
