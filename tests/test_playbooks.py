@@ -7,6 +7,7 @@ from typing import get_args
 
 import pytest
 
+from runbooks.checks import CHECKS
 from runbooks.playbook import Layer
 from runbooks.playbooks import PLAYBOOKS
 from runbooks.playbooks.clients import CLIENTS
@@ -29,9 +30,12 @@ def texts(value):
         yield from chain.from_iterable(texts(each) for each in value)
 
 
+NODE = re.compile(r'(\w+)(?:\["?([^]"]+)"?\]|\{"?([^}"]+)"?\})')
+
+
 def nodes(diagram):
     """Return the text of every node of a flowchart, by name."""
-    return dict(re.findall(r'(\w+)[\[{]"([^"]+)"[\]}]', diagram))
+    return {name: square or diamond for name, square, diamond in NODE.findall(diagram)}
 
 
 @pytest.mark.parametrize("playbook", PLAYBOOKS.values(), ids=PLAYBOOKS.keys())
@@ -41,9 +45,16 @@ def test_references_between_playbooks_exist(playbook):
 
 
 @pytest.mark.parametrize("playbook", PLAYBOOKS.values(), ids=PLAYBOOKS.keys())
-def test_a_check_is_in_one_step_only(playbook):
+def test_the_checks_of_a_playbook_exist_and_differ(playbook):
     keys = [step.check for step in playbook.steps]
     assert len(set(keys)) == len(keys)
+    assert {playbook.verified_by, *keys} <= CHECKS.keys()
+
+
+def test_every_check_is_a_step_of_the_playbook_that_it_points_to():
+    for check in CHECKS.values():
+        if check.points_to:
+            assert check.key in {step.check for step in PLAYBOOKS[check.points_to].steps}
 
 
 @pytest.mark.parametrize("playbook", WRITTEN, ids=lambda each: each.key)
@@ -60,7 +71,7 @@ def test_code_spans_are_closed_and_sentences_are_complete(playbook):
 def test_every_arrow_of_a_diagram_is_between_labelled_nodes(playbook):
     labelled = nodes(playbook.diagram)
     for line in playbook.diagram.splitlines()[1:]:
-        bare = re.sub(r'[\[{]"[^"]+"[\]}]|\|[^|]+\|', "", line)
+        bare = re.sub(r"--+ [^>]+ -->|-->\|[^|]+\|", "-->", NODE.sub(r"\1", line))
         source, arrow, target = bare.split()
         assert arrow == "-->"
         assert {source, target} <= labelled.keys(), line

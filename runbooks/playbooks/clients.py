@@ -54,9 +54,20 @@ CLIENTS = (
                 "gateway",
             ),
             Step(
+                "disconnects_up",
+                "More clients give up than a day ago. Users alone do not change so fast: it is "
+                "latency above a timeout.",
+                "client",
+            ),
+            Step(
                 "early",
                 "Clients disconnect while they wait for the first token, as in a storm.",
                 "client",
+            ),
+            Step(
+                "server_timeouts",
+                "The server ends requests at a deadline. Clients retry those too.",
+                "Triton queue",
             ),
             Step(
                 "wasted",
@@ -132,8 +143,9 @@ CLIENTS = (
                 ),
             ),
             Action(
-                "Add instances last. Before retries are limited, they only fill up as well.",
-                "do not restart the loaded ones: clients of the streams that end retry too",
+                "Add instances last: before retries are limited, they only fill up as well. Do "
+                "not restart the loaded ones.",
+                "a new instance loads its model for minutes before it helps",
                 "Needs a plan",
             ),
         ),
@@ -239,12 +251,6 @@ CLIENTS = (
                 "Restore the polling interval of the TensorRT-LLM backend, if it was raised.",
                 effort="Needs a model reload",
                 setting="config.pbtxt: the parameter `cancellation_check_period_ms` (default 100).",
-            ),
-            Action(
-                "Cancel while requests wait: without a scheduler that queues, Triton executes "
-                "a request whose client is gone.",
-                effort="Needs a model reload",
-                setting="config.pbtxt: `dynamic_batching { }`.",
             ),
         ),
         verified_by="wasted",

@@ -248,6 +248,12 @@ ENGINE = (
                 "GPU",
             ),
             Step(
+                "stalls",
+                "Streams freeze. Paused sequences, long prefills and slow clients do that on a "
+                "healthy GPU: look at the steps below first.",
+                "backend",
+            ),
+            Step(
                 "instances",
                 "A single instance is slow: its node, not the software.",
                 "GPU",

@@ -39,10 +39,10 @@ GATEWAYS = (
             "the whole work."
         ),
         steps=(
-            Step("ages", "The oldest streams had one age, which is the timeout.", "gateway"),
+            Step("ages", "Most disconnects have one age, which is the timeout.", "gateway"),
             Step(
                 "early",
-                "Most disconnects come before the first token: idle or total timeout. A healthy "
+                "Clients lose requests before the first token: idle or total timeout. A healthy "
                 "value, with one age in the step above, is a total timeout.",
                 "gateway",
             ),

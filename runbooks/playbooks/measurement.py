@@ -4,6 +4,21 @@ from __future__ import annotations
 
 from runbooks.playbook import Action, Playbook, Step
 
+_LINKS = """\
+flowchart TD
+  build{"Does Prometheus scrape the sidecar?"} -->|no| healthz{"curl /healthz in its pod"}
+  healthz -->|no answer| dead["Sidecar down: restart it"]
+  healthz -->|200| address["Its --listen address or the scrape configuration is wrong"]
+  build -->|yes| up{"Does the sidecar scrape the server?"}
+  up -->|yes| other["Signal unavailable, or wrong selector"]
+  up -->|no| kind{"Which kind of error?"}
+  kind -->|empty, status, malformed| path["Wrong path or wrong server: --triton-metrics"]
+  kind -->|refused, unreachable| ready{"curl /v2/health/ready"}
+  kind -->|timeout| busy["Stuck decode or overload"]
+  ready -->|200| port["Wrong port, or metrics are off"]
+  ready -->|no answer| engine["Engine death"]
+"""
+
 MEASUREMENT = (
     Playbook(
         key="source_down",
@@ -40,10 +55,11 @@ MEASUREMENT = (
             ),
             Step(
                 "source_errors",
-                "The label `kind` is the error. `refused`, `unreachable`: no server at this "
-                "address. `timeout`: a stuck or overloaded server. `status`: a wrong path. "
-                "`empty`: status 200 without a body, as Triton's metrics port answers every path "
-                "but `/metrics`. `malformed`: another server.",
+                "`refused`, `unreachable`: no server at this address. `timeout`: a stuck or "
+                "overloaded server; trtllm-serve up to 1.1 answers `/metrics` only while no "
+                "request is under way. `status`: a wrong path. `empty`: status 200 without a "
+                "body, as Triton's metrics port answers any path but `/metrics`. `malformed`: "
+                "another server.",
                 "measurement",
             ),
             Step(
@@ -107,7 +123,8 @@ MEASUREMENT = (
             "Alert on `tokenslo_source_up == 0` (ExporterSourceDown) if it did not fire.",
             "Run `tokenslo doctor URL` after each change of the server's ports or flags.",
         ),
-        see=("engine_death", "load_failure", "signal_unavailable"),
+        see=("engine_death", "load_failure", "stuck_decode", "signal_unavailable"),
+        diagram=_LINKS,
     ),
     Playbook(
         key="records_lost",
