@@ -18,7 +18,8 @@ from pathlib import Path
 
 from bench.exposition import exposition
 from bench.streams.processes import Cpu, Worker, child, memory, proxying, sidecar
-from lab import gateway, toolchain
+from lab import gateway
+from lab.gateway import NginxSettings
 from lab.process import HOST, ServerError, ServerProcess, free_ports, get
 
 ROUNDS = 4
@@ -116,8 +117,8 @@ def main() -> None:
 def _costs(bench: Bench, folder: Path) -> None:
     plain, captured = bench.ports
     with ExitStack() as stack:
-        program = toolchain.program("nginx", lambda text: print(text, file=sys.stderr))
-        other = stack.enter_context(gateway.nginx(program, folder, f"http://{HOST}:{plain}"))
+        url, progress = f"http://{HOST}:{plain}", lambda text: print(text, file=sys.stderr)
+        other = stack.enter_context(gateway.start(NginxSettings(), folder, url, progress))
         tap, port = proxying(folder, plain)
         stack.enter_context(tap)
         peers = [

@@ -7,13 +7,16 @@ Each gateway responds to ``/ready`` itself and forwards everything else.
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from lab import toolchain
-from lab.process import HOST, ServerProcess, serve
+from lab.process import HOST, ServerError, ServerProcess, serve
+from lab.toolchain import Progress
 
 _NGINX = """\
 {user}worker_processes 1;
@@ -69,7 +72,7 @@ backend server
 
 _CADDY = """\
 {{
-    admin off
+    admin unix/{folder}/admin.sock
     auto_https off
     log {{
         level ERROR
@@ -105,74 +108,115 @@ class NginxSettings:
     retry: bool = False
     requests_per_second: float | None = None
 
-
-def nginx(
-    program: Path, folder: Path, upstream: str, settings: NginxSettings | None = None
-) -> ServerProcess:
-    """Start nginx in front of the base URL `upstream`, with its files in `folder`."""
-    chosen = settings or NginxSettings()
-    rate = chosen.requests_per_second
-    values = {
-        # As root, nginx would switch to a user that may not enter the folder.
-        "user": "user root;\n" if os.geteuid() == 0 else "",
-        "idle": round(chosen.idle_seconds * 1000),
-        "buffering": "on" if chosen.buffering else "off",
-        "retries": "error timeout non_idempotent" if chosen.retry else "off",
-        "second_try": f"server {_address(upstream)} max_fails=0;" if chosen.retry else "",
-        "requests_per_minute": max(1, round((rate or 1) * 60)),
-        "rate_limit": f"limit_req zone=all burst={max(1, round(rate))} nodelay;" if rate else "",
-    }
-    command: list[str | Path] = [program, "-p", folder, "-e", "stderr", "-c"]
-    return _start(command, folder, upstream, _NGINX, values)
+    def config(self, folder: Path, port: int, upstream: str) -> str:
+        """Return the configuration file."""
+        rate = self.requests_per_second
+        return _NGINX.format(
+            # As root, nginx would switch to a user that may not enter the folder.
+            user="user root;\n" if os.geteuid() == 0 else "",
+            folder=folder,
+            host=HOST,
+            port=port,
+            upstream=upstream,
+            idle=_milliseconds(self.idle_seconds),
+            buffering="on" if self.buffering else "off",
+            retries="error timeout non_idempotent" if self.retry else "off",
+            second_try=f"server {upstream} max_fails=0;" if self.retry else "",
+            requests_per_minute=max(1, round((rate or 1) * 60)),
+            rate_limit=f"limit_req zone=all burst={max(1, round(rate))} nodelay;" if rate else "",
+        )
 
 
-def haproxy(program: Path, folder: Path, upstream: str, *, idle_seconds: float) -> ServerProcess:
-    """Start HAProxy in front of the base URL `upstream`.
+@dataclass(frozen=True, slots=True)
+class HaproxySettings:
+    """Settings of HAProxy: ``idle_seconds`` is its timeout server."""
 
-    `idle_seconds` is the longest time without data from the server (timeout server).
-    """
-    values = {"idle": round(idle_seconds * 1000)}
-    return _start([program, "-db", "-f"], folder, upstream, _HAPROXY, values)
+    idle_seconds: float
 
-
-def caddy(program: Path, folder: Path, upstream: str, *, total_seconds: float) -> ServerProcess:
-    """Start Caddy in front of the base URL `upstream`.
-
-    `total_seconds` is the longest time from the request to the end of the response.
-    """
-    values = {"total": round(total_seconds * 1000)}
-    command: list[str | Path] = [program, "run", "--adapter", "caddyfile", "--config"]
-    return _start(command, folder, upstream, _CADDY, values)
+    def config(self, _: Path, port: int, upstream: str) -> str:
+        """Return the configuration file."""
+        idle = _milliseconds(self.idle_seconds)
+        return _HAPROXY.format(host=HOST, port=port, upstream=upstream, idle=idle)
 
 
-def _start(
-    command: Sequence[str | Path],
-    folder: Path,
-    upstream: str,
-    template: str,
-    values: Mapping[str, object],
-) -> ServerProcess:
-    """Start a gateway whose command ends with the path of its configuration file."""
-    folder = folder.absolute()
+@dataclass(frozen=True, slots=True)
+class CaddySettings:
+    """Settings of Caddy: ``total_seconds`` is the time from a request to its response's end."""
+
+    total_seconds: float
+
+    def config(self, folder: Path, port: int, upstream: str) -> str:
+        """Return the configuration file."""
+        total = _milliseconds(self.total_seconds)
+        return _CADDY.format(folder=folder, host=HOST, port=port, upstream=upstream, total=total)
+
+
+GatewaySettings = NginxSettings | HaproxySettings | CaddySettings
+
+_PROGRAMS: Mapping[type[GatewaySettings], tuple[str, tuple[str, ...]]] = {
+    NginxSettings: ("nginx", ("-p", "{folder}", "-e", "stderr", "-c", "{config}")),
+    HaproxySettings: ("haproxy", ("-db", "-f", "{config}")),
+    CaddySettings: ("caddy", ("run", "--adapter", "caddyfile", "--config", "{config}")),
+}
+
+
+@dataclass(frozen=True)
+class Gateway(ServerProcess):
+    """A running gateway in front of ``upstream``, an address with port."""
+
+    program: Path
+    upstream: str
+
+    def reload(self, settings: GatewaySettings) -> None:
+        """Change the settings for new requests.
+
+        Responses in flight continue with the old settings at nginx, and are cut by Caddy.  Raises
+        ServerError if Caddy refuses, and for HAProxy, which would have to be restarted.
+        """
+        config = _write_config(self.log.parent, self.ports[0], self.upstream, settings)
+        if isinstance(settings, NginxSettings):
+            os.kill(self.pid, signal.SIGHUP)
+            return
+        if isinstance(settings, HaproxySettings):
+            raise ServerError("haproxy is run without a master process and cannot be reloaded")
+        command: list[str | Path] = [self.program, "reload", "--adapter", "caddyfile"]
+        address = f"unix/{self.log.parent}/admin.sock"
+        done = subprocess.run(
+            [*command, "--config", config, "--address", address], capture_output=True, text=True
+        )
+        if done.returncode:
+            raise ServerError(f"caddy kept its configuration:\n{done.stderr.strip()}")
+
+
+def start(settings: GatewaySettings, folder: Path, upstream: str, progress: Progress) -> Gateway:
+    """Start a gateway in front of the base URL `upstream`, with its files in `folder`."""
+    name, options = _PROGRAMS[type(settings)]
+    program, folder = toolchain.program(name, progress), folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
-    program = Path(command[0])
-    config = folder / f"{program.name}.conf"
+    address = urlsplit(upstream).netloc
 
-    def complete(ports: Sequence[int]) -> list[str | Path]:
-        address = {"host": HOST, "port": ports[0], "upstream": _address(upstream)}
-        config.write_text(template.format(folder=folder, **address, **values))
-        return [*command, config]
+    def command(ports: Sequence[int]) -> list[str | Path]:
+        config = _write_config(folder, ports[0], address, settings)
+        return [program, *(option.format(folder=folder, config=config) for option in options)]
 
     homes = {"XDG_DATA_HOME": str(folder), "XDG_CONFIG_HOME": str(folder)}
-    return serve(
+    server = serve(
         ServerProcess,
-        program.name,
-        complete,
-        folder / f"{program.name}.log",
+        name,
+        command,
+        folder / f"{name}.log",
         ready="/ready",
         env=toolchain.environment(program) | homes,
     )
+    process = (server.name, server.ports, server.log, server.pid, server.supervisor)
+    return Gateway(*process, program, address)
 
 
-def _address(url: str) -> str:
-    return urlsplit(url).netloc
+def _write_config(folder: Path, port: int, upstream: str, settings: GatewaySettings) -> Path:
+    config = folder / f"{_PROGRAMS[type(settings)][0]}.conf"
+    config.write_text(settings.config(folder, port, upstream))
+    return config
+
+
+def _milliseconds(seconds: float) -> int:
+    return round(seconds * 1000)

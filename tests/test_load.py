@@ -296,6 +296,37 @@ async def test_a_slow_reader_blocks_the_server() -> None:
     assert server.written - 400 < 200  # what fits into buffers: 64 KB of the server, the kernel's
 
 
+async def test_half_closing_clients_take_data_until_they_reset() -> None:
+    events = list[str]()
+
+    async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(int(head.lower().split(b"content-length:")[1].split()[0]))
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n")
+        writer.write(event(text_output="token ") * 10)
+        assert not await reader.read()
+        events.append("FIN")
+        try:
+            while True:
+                writer.write(event(text_output="token "))
+                await writer.drain()
+                events.append("token")
+                await asyncio.sleep(GAP)
+        except ConnectionError:
+            events.append("reset")
+
+    settings = replace(
+        STAYING, requests=1, half_close_mid_stream=1, half_close_seconds=0.2, max_tokens=(16,)
+    )
+    async with await asyncio.start_server(respond, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        summary = await Load(f"http://127.0.0.1:{port}", settings).run()
+        await until(lambda: "reset" in events)
+    assert outcomes(summary) == {"disconnected_mid_stream": 1}
+    assert events[0] == "FIN"
+    assert events.count("token") > 2
+
+
 async def test_load_follows_its_phases() -> None:
     quiet = replace(STAYING, rate=0, requests=1_000, seconds=0.6)
     phases = (

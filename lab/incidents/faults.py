@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from lab.engine_faults import EngineFaults, write_faults
+from lab.gateway import GatewaySettings
 from lab.incidents.incident import MODEL, Column
 from lab.incidents.stage import Stage
 from lab.load import LoadSettings
@@ -36,6 +37,17 @@ def repair_engine(model: str = MODEL, version: int = 1) -> Fault:
 def switch_load(settings: LoadSettings) -> Fault:
     """Let new requests follow other settings."""
     return lambda stage: stage.load.switch(settings)
+
+
+def reconfigure_gateway(settings: GatewaySettings) -> Fault:
+    """Change the settings of the gateway for new requests; the script needs `gateway`."""
+
+    def apply(stage: Stage) -> None:
+        if stage.gateway is None:
+            raise ServerError("reconfigure_gateway needs a script with a gateway")
+        stage.gateway.reload(settings)
+
+    return apply
 
 
 def stop_server() -> Fault:

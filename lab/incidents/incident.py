@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, get_args
 
 from lab.engine_settings import EngineSettings
+from lab.gateway import GatewaySettings
 from lab.load import LoadSettings
 from lab.repository import ModelSettings
 
@@ -53,9 +54,9 @@ class Script:
     comparisons with "before" have a whole window; the run ends ``fault_seconds`` later, or when
     every expected alert fires and the diagnosis is made.
 
-    ``read_timeout`` puts an nginx with that ``proxy_read_timeout``, in seconds, between the clients
-    and the server.  With ``metrics_gateway`` the sidecars read Triton's metrics through an nginx,
-    which a fault can stop.  ``versions`` of the model are served at once.
+    ``gateway`` is between the clients and the server; its settings may change while it runs.  With
+    ``metrics_gateway`` the sidecars read Triton's metrics through an nginx, which a fault can stop.
+    ``versions`` of the model are served at once.
     """
 
     parameters: Mapping[str, float | int | str]
@@ -65,7 +66,7 @@ class Script:
     model: ModelSettings = field(default_factory=ModelSettings)
     server: Literal["triton", "trtllm-serve"] = "triton"
     versions: tuple[int, ...] = (1,)
-    read_timeout: float | None = None
+    gateway: GatewaySettings | None = None
     metrics_gateway: bool = False
     healthy_seconds: float = 30.0
     fault_seconds: float = 75.0

@@ -21,7 +21,9 @@ from typing import Any
 import yaml
 
 from exporter.doctor.server_config import first_response_boundaries
-from lab import nginx, prometheus, toolchain, triton, trtllm_server
+from lab import gateway as gateways
+from lab import prometheus, toolchain, triton, trtllm_server
+from lab.gateway import Gateway, NginxSettings
 from lab.incidents.compression import TimeScale
 from lab.incidents.incident import COLUMNS, MODEL, Column, Script
 from lab.load import Load, running_load
@@ -41,6 +43,7 @@ _STUCK_SECONDS = 5
 _ROOT = Path(__file__).parents[2]
 _TEMPLATES = (_ROOT / "examples/chat/slo.yaml", _ROOT / "lab/slo.yaml")
 _SERVICE = "chat"
+_DISCONNECTS = {"name": "disconnects", "indicator": "disconnects", "target": "97%"}
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -58,7 +61,7 @@ class Stage:
     prometheus: Prometheus
     clients_url: str
     load: Load
-    gateway: ServerProcess | None = None
+    gateway: Gateway | None = None
     metrics_gateway: ServerProcess | None = None
 
     @property
@@ -141,14 +144,10 @@ def running(
         scraper = stack.enter_context(
             _prometheus(program, folder, served, sidecars, rules.result())
         )
-        port, gateway = taps[-1], None
-        if script.read_timeout is not None:
-            nginx_program = toolchain.program("nginx", progress)
-            gateway = nginx.start(
-                nginx_program, folder / "gateway", port, read_timeout=script.read_timeout
-            )
-            port = stack.enter_context(gateway).ports[0]
-        url = f"http://{HOST}:{port}"
+        url, gateway = f"http://{HOST}:{taps[-1]}", None
+        if script.gateway:
+            gateway = gateways.start(script.gateway, folder / "gateway", url, progress)
+            url = stack.enter_context(gateway).url
         load = stack.enter_context(running_load(Load(url, script.load)))
         yield Stage(
             folder, served, sidecars, slo_files, scraper, url, load, gateway, metrics_gateway
@@ -163,11 +162,15 @@ def _faults_file(folder: Path, model: str, version: int | str) -> Path:
 
 
 def _slo_file(folder: Path, column: Column) -> Path:
-    """Write the SLO file of a column: the example's, for the series of one sidecar."""
+    """Write the SLO file of a column: the example's, for the series of one sidecar.
+
+    It has one more objective, which timeouts of gateways burn.
+    """
     template = next(filter(Path.exists, _TEMPLATES))
     content = yaml.safe_load(template.read_text())
     content["service"] = service_name(column)
     content["selector"] = {"model": MODEL, "column": column}
+    content["objectives"].append(_DISCONNECTS)
     path = folder / f"{column}.slo.yaml"
     path.write_text(yaml.safe_dump(content, sort_keys=False))
     return path
@@ -226,8 +229,8 @@ def _behind_gateway(
     served: ModelServer, folder: Path, progress: Progress
 ) -> tuple[ServerProcess, ModelServer]:
     """Put an nginx in front of Triton's metrics port."""
-    program = toolchain.program("nginx", progress)
-    gateway = nginx.start(program, folder / "metrics-gateway", served.server.ports[2])
+    origin = served.metrics.removesuffix("/metrics")
+    gateway = gateways.start(NginxSettings(), folder / "metrics-gateway", origin, progress)
     metrics = f"{gateway.url}/metrics"
     flags = tuple(metrics if flag == served.metrics else flag for flag in served.flags)
     return gateway, ModelServer(served.name, served.server, metrics, flags)

@@ -42,7 +42,8 @@ class ClientPlan:
     """A client's request and behaviour; times in seconds.
 
     The client disconnects after ``tokens`` or at ``disconnect_age``, and reads at most
-    ``bytes_per_second``.  It retries once after each of ``backoffs``.
+    ``bytes_per_second``.  With ``half_close`` it disconnects in two steps.  It retries once after
+    each of ``backoffs``.
     """
 
     settings: LoadSettings
@@ -52,6 +53,7 @@ class ClientPlan:
     tokens: int | None = None
     disconnect_age: float | None = None
     bytes_per_second: float | None = None
+    half_close: bool = False
 
 
 def plan_client(settings: LoadSettings, pick: random.Random) -> ClientPlan:
@@ -75,6 +77,9 @@ def plan_client(settings: LoadSettings, pick: random.Random) -> ClientPlan:
             return plan(body, disconnect_age=pick.uniform(*_EARLY_DISCONNECT_SECONDS))
         case "disconnect_mid_stream":
             return plan(body, tokens=pick.randint(1, max(1, max_tokens // 2)))
+        case "half_close_mid_stream":
+            tokens = pick.randint(1, max(1, max_tokens // 4))
+            return plan(body, tokens=tokens, half_close=True)
         case "disconnect_by_age":
             return plan(body, disconnect_age=pick.uniform(*settings.disconnect_ages))
         case "slow_readers":
@@ -156,9 +161,19 @@ class _Attempt:
                 if api.text(event):
                     self.times.append(time.perf_counter())
                 if len(self.times) - 1 == plan.tokens:
+                    if plan.half_close:
+                        await self._half_close(response)
                     response.close()
                     return "disconnected_mid_stream"
             return "ok" if len(self.times) > 1 else self._failure()
+
+    async def _half_close(self, response: aiohttp.ClientResponse) -> None:
+        """Send FIN and stop reading, so that closing the connection later resets it."""
+        connection = response.connection
+        if connection and connection.transport:
+            connection.transport.pause_reading()
+            connection.transport.write_eof()
+            await asyncio.sleep(self.plan.settings.half_close_seconds)
 
     def _failure(self) -> Outcome:
         return self._by_phase("failed_before_first_token", "failed_mid_stream")

@@ -42,6 +42,8 @@ class LoadSettings:
 
     - ``disconnect_before_first_token`` and ``disconnect_mid_stream`` leave at these phases
     - ``disconnect_by_age`` disconnect at an age between the two of ``disconnect_ages``
+    - ``half_close_mid_stream`` send FIN, read nothing more, and reset ``half_close_seconds`` later:
+      what a gateway does that half-closes its upstream connection when its client disconnects
     - ``slow_readers`` read ``reader_bytes_per_second``, over connections with small buffers
     - ``invalid`` have bad inputs
     - ``failing`` make the engine fail before or after their first token
@@ -66,6 +68,8 @@ class LoadSettings:
     disconnect_mid_stream: float = 0.08
     disconnect_by_age: float = 0.0
     disconnect_ages: tuple[float, float] = (2.0, 4.0)
+    half_close_mid_stream: float = 0.0
+    half_close_seconds: float = 10.0
     slow_readers: float = 0.0
     reader_bytes_per_second: float = 500.0
     invalid: float = 0.02
@@ -85,6 +89,7 @@ class LoadSettings:
             "disconnect_before_first_token": self.disconnect_before_first_token,
             "disconnect_mid_stream": self.disconnect_mid_stream,
             "disconnect_by_age": self.disconnect_by_age,
+            "half_close_mid_stream": self.half_close_mid_stream,
             "slow_readers": self.slow_readers,
             "invalid": self.invalid,
             "failing": self.failing,

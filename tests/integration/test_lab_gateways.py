@@ -16,15 +16,17 @@ import pytest
 
 from lab import gateway, trtllm_server
 from lab.engine_settings import EngineSettings
-from lab.gateway import NginxSettings
+from lab.gateway import CaddySettings, Gateway, GatewaySettings, HaproxySettings, NginxSettings
 from lab.process import HOST, ServerProcess
+from tests.polling import until
 
 IDLE = 0.8
 TOTAL = 0.8
 LAZY_TIMER = 0.3  # nginx leaves a timer as it is if the new time is at most this much later
 TOKEN = 0.02
 
-Part = Callable[[str], Path]
+
+pytestmark = pytest.mark.needs("nginx", "haproxy", "caddy")
 
 
 @pytest.fixture(scope="module")
@@ -71,23 +73,17 @@ def stopped(server: ServerProcess) -> Iterator[Callable[[], None]]:
         os.kill(server.pid, signal.SIGCONT)
 
 
-@pytest.fixture(params=["nginx", "haproxy"])
+@pytest.fixture(params=[NginxSettings(idle_seconds=IDLE), HaproxySettings(idle_seconds=IDLE)])
 def idle_gateway(
-    request: pytest.FixtureRequest, part: Part, server: ServerProcess, tmp_path: Path
-) -> Iterator[ServerProcess]:
+    request: pytest.FixtureRequest, server: ServerProcess, tmp_path: Path
+) -> Iterator[Gateway]:
     """Run each gateway with an idle time-out of IDLE seconds."""
-    program = part(request.param)
-    if request.param == "nginx":
-        settings = NginxSettings(idle_seconds=IDLE)
-        running = gateway.nginx(program, tmp_path, server.url, settings)
-    else:
-        running = gateway.haproxy(program, tmp_path, server.url, idle_seconds=IDLE)
-    with running:
+    with gateway.start(request.param, tmp_path, server.url, print) as running:
         yield running
 
 
 async def test_an_idle_timeout_ends_a_stall_and_no_healthy_stream(
-    idle_gateway: ServerProcess, server: ServerProcess
+    idle_gateway: Gateway, server: ServerProcess
 ) -> None:
     healthy = await stream(idle_gateway.url, 70)
     assert healthy.complete
@@ -102,9 +98,9 @@ async def test_an_idle_timeout_ends_a_stall_and_no_healthy_stream(
 
 
 async def test_a_total_timeout_ends_a_healthy_stream_at_its_age(
-    part: Part, server: ServerProcess, tmp_path: Path
+    server: ServerProcess, tmp_path: Path
 ) -> None:
-    with gateway.caddy(part("caddy"), tmp_path, server.url, total_seconds=TOTAL) as running:
+    with gateway.start(CaddySettings(total_seconds=TOTAL), tmp_path, server.url, print) as running:
         short = await stream(running.url, 10)
         long = await stream(running.url, 200)
     assert short.complete
@@ -113,13 +109,35 @@ async def test_a_total_timeout_ends_a_healthy_stream_at_its_age(
     assert TOTAL - 0.05 <= long.end < 2 * TOTAL
 
 
+@pytest.mark.parametrize(
+    ("patient", "strict"),
+    [
+        (NginxSettings(), NginxSettings(requests_per_second=0.02)),
+        (CaddySettings(total_seconds=60), CaddySettings(total_seconds=0.3)),
+    ],
+)
+async def test_a_reload_applies_to_new_requests(
+    patient: GatewaySettings, strict: GatewaySettings, server: ServerProcess, tmp_path: Path
+) -> None:
+    with gateway.start(patient, tmp_path, server.url, print) as running:
+        reloaded = await stream(
+            running.url, 40, lambda count: running.reload(strict) if count == 2 else None
+        )
+        assert reloaded.complete == isinstance(patient, NginxSettings)
+        await until(lambda: _is_cut(running.url))
+
+
+async def _is_cut(url: str) -> bool:
+    return not (await stream(url, 40)).complete
+
+
 @pytest.mark.parametrize(("retry", "tries"), [(False, 1), (True, 2)])
 async def test_nginx_retries_a_request_without_a_response(
-    retry: bool, tries: int, part: Part, server: ServerProcess, tmp_path: Path
+    retry: bool, tries: int, server: ServerProcess, tmp_path: Path
 ) -> None:
     settings = NginxSettings(idle_seconds=0.1, retry=retry)
     with (
-        gateway.nginx(part("nginx"), tmp_path, server.url, settings) as running,
+        gateway.start(settings, tmp_path, server.url, print) as running,
         stopped(server) as stop,
     ):
         stop()
@@ -128,16 +146,16 @@ async def test_nginx_retries_a_request_without_a_response(
     assert running.log.read_text().count("upstream timed out") == tries
 
 
-async def test_nginx_limits_the_rate(part: Part, server: ServerProcess, tmp_path: Path) -> None:
+async def test_nginx_limits_the_rate(server: ServerProcess, tmp_path: Path) -> None:
     settings = NginxSettings(requests_per_second=0.02)
-    with gateway.nginx(part("nginx"), tmp_path, server.url, settings) as running:
+    with gateway.start(settings, tmp_path, server.url, print) as running:
         statuses = [(await stream(running.url, 1)).status for _ in range(3)]
     assert statuses == [200, 200, 429]
 
 
 @pytest.mark.parametrize("buffering", [True, False])
 async def test_nginx_reads_ahead_of_a_slow_client_only_with_buffering(
-    buffering: bool, part: Part, tmp_path: Path
+    buffering: bool, tmp_path: Path
 ) -> None:
     ahead = asyncio.Event()
 
@@ -152,7 +170,7 @@ async def test_nginx_reads_ahead_of_a_slow_client_only_with_buffering(
     async with await asyncio.start_server(respond, HOST, 0) as upstream:
         url = f"http://{HOST}:{upstream.sockets[0].getsockname()[1]}"
         settings = NginxSettings(buffering=buffering)
-        with gateway.nginx(part("nginx"), tmp_path, url, settings) as running:
+        with gateway.start(settings, tmp_path, url, print) as running:
             _, client = await asyncio.open_connection(HOST, running.ports[0], limit=1)
             client.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
             wait = asyncio.wait_for(ahead.wait(), 20 if buffering else 0.5)
