@@ -6,7 +6,7 @@ READY := .venv/ready
 # Tests start hundreds of Python processes; without bytecode each of them compiles the code again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: test test-long lint demo bench examples screenshots clean
+.PHONY: test test-long lint demo bench incidents examples screenshots clean
 
 # File by file in four processes, because many tests wait for servers; then, with nothing beside
 # them, the tests that measure times, unless ALONE is empty.
@@ -35,6 +35,12 @@ demo: $(READY)
 
 bench: $(READY)
 	set -e; for file in bench/[a-z]*.py; do $(BIN)/python -m bench.$$(basename $$file .py); done
+
+# Plays the incidents that have no result in incident-results/, for hours, and writes their scores.
+incidents: $(READY)
+	$(BIN)/python -m lab.incidents.scoreboard \
+		$(if $(INCIDENTS),--incidents $(INCIDENTS)) $(if $(HELD_OUT),--held-out $(HELD_OUT)) \
+		$(if $(TUNING),--tuning $(TUNING)) $(if $(JOBS),--jobs $(JOBS))
 
 examples: $(READY)
 	set -e; for slo in examples/*/slo.*; do $(BIN)/tokenslo generate $$slo -o $$(dirname $$slo); done
