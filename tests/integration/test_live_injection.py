@@ -150,8 +150,15 @@ def test_without_injection_requests_are_unchanged(triton_server: Triton, tmp_pat
         assert beside.value(r"llm_request_prefill_seconds_count\{.*\}") is None
 
 
-@pytest.mark.parametrize("injecting", [True, False])
-@pytest.mark.parametrize("streaming", [True, False])
+@pytest.mark.parametrize(
+    ("streaming", "injecting"),
+    [
+        (True, True),
+        (False, False),
+        pytest.param(True, False, marks=pytest.mark.long),
+        pytest.param(False, True, marks=pytest.mark.long),
+    ],
+)
 def test_trtllm_serve_reports_timing_in_headers_and_events(
     look_alike: ServerProcess, tmp_path: Path, injecting: bool, streaming: bool
 ) -> None:

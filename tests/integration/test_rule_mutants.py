@@ -14,9 +14,7 @@ from tests.rule_mutants import LEAST_KILLED, edited, fail, generated, is_killed
 BY_NAME = {mutant.name: mutant for mutant in mutants()}
 USUAL = {
     "chat/availability slo:total:increase1m: counts cancellations",
-    "chat/availability slo:bad:increase1m: keeps falls of a counter",
     "chat/availability slo:error_ratio:rate1h: reads 6h",
-    "chat/availability ErrorBudgetBurn 1h: has the other severity",
     "chat/availability MetricAbsent: drops the model",
 }
 OTHER = [pytest.param(name, marks=pytest.mark.long) for name in BY_NAME if name not in USUAL]
