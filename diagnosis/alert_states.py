@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import isfinite
 
 from diagnosis.check_results import CheckResult, CheckVerdict, Queries
-from diagnosis.evidence import ALERTS
+from diagnosis.evidence import ABSENT_ALERTS, ALERTS
 from promql.client import PrometheusError, QueryResult, Sample
 from promql.expr import Expr, Matcher, equal, vector
 from slos import names
@@ -15,8 +15,8 @@ from slos.causes import cause_labels
 from slos.plan import Plan
 from slos.queries import burn_rate
 
-_INCIDENT = (names.BURN, names.LOW_TRAFFIC, names.ABSENT, names.INCONSISTENT)
-"""Ends of the names of alerts that fire in an incident; others report a spent budget."""
+_BURNING = (names.BURN, names.LOW_TRAFFIC, names.INCONSISTENT)
+"""Ends of the names of alerts on bad events; others report a spent budget."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,33 +57,33 @@ class AlertStates:
         """Return the names of an objective's alerts that fire because of an incident."""
         named = (
             each.labels["alertname"]
-            for each in self.alerts
-            if each.labels.get("slo") == objective and _is_incident(each)
+            for each in self._firing(*_BURNING, names.ABSENT)
+            if each.labels["slo"] == objective
         )
         return tuple(dict.fromkeys(named))
 
-    @property
-    def check(self) -> CheckResult:
-        """The alerts of objectives as the result of a check."""
-        found = tuple(each for each in self.alerts if _is_incident(each))
-        verdict: CheckVerdict = "failed" if self.failure else "sick" if found else "healthy"
-        return CheckResult(
-            ALERTS,
-            "Do alerts of the service's objectives fire?",
-            "",
-            self.query,
-            "no result",
-            verdict,
-            found,
-            self.failure,
-            "no objective is at risk",
+    def checks(self) -> tuple[CheckResult, ...]:
+        """Return the alerts of objectives as results of checks."""
+        return (
+            self._check(ALERTS, "Do alerts on bad events fire?", self._firing(*_BURNING)),
+            self._check(
+                ABSENT_ALERTS, "Do alerts on absent metrics fire?", self._firing(names.ABSENT)
+            ),
         )
 
+    def _firing(self, *ends: str) -> tuple[Sample, ...]:
+        """Return the firing alerts of objectives whose name ends like this."""
+        return tuple(
+            each
+            for each in self.alerts
+            if each.labels.get("alertstate") == "firing"
+            and "slo" in each.labels
+            and each.labels.get("alertname", "").endswith(ends)
+        )
 
-def _is_incident(alert: Sample) -> bool:
-    labels = alert.labels
-    named = labels.get("alertname", "").endswith(_INCIDENT)
-    return labels.get("alertstate") == "firing" and "slo" in labels and named
+    def _check(self, key: str, question: str, found: tuple[Sample, ...]) -> CheckResult:
+        verdict: CheckVerdict = "failed" if self.failure else "sick" if found else "healthy"
+        return CheckResult(key, question, "", self.query, "no result", verdict, found, self.failure)
 
 
 def read_alert_states(plan: Plan, queries: Queries) -> AlertStates:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +13,7 @@ from diagnosis.presence import missing, needed, presence_queries
 from promql.client import PrometheusError, QueryResult, Sample
 from promql.expr import Expr, equal, selector_text
 from runbooks.check_queries import Subject
-from runbooks.diagnosis_check import DiagnosisCheck, HealthyResult
+from runbooks.diagnosis_check import DiagnosisCheck, HealthyResult, verdict
 
 PARALLEL = 4
 """The maximum number of queries at once."""
@@ -187,81 +186,34 @@ def _result(
         return result("failed", reason=answer)
     known = [sample for sample in answer if isfinite(sample.value)]
     if answer and not known:
-        return result("no_data", answer, "the result is not a number: nothing to compare with")
-    if not known:
-        assert present is not None  # noqa: S101  (given with every empty result)
-        if isinstance(present, str):
-            return result("failed", reason=present)
-        if check.key in SPECIAL:
-            return result(*SPECIAL[check.key](subject, []))
-        if absent := missing(expr, present):
-            return result("no_data", reason=f"Prometheus has no {absent}")
-        if not _may_be_empty(healthy):
-            return result("no_data", reason="the result is empty")
-    found: CheckVerdict
-    if check.key in SPECIAL:
-        found, samples, reason = SPECIAL[check.key](subject, known)
-        return result(found, samples, reason)
-    sick, fine = _split(healthy, known)
-    found = "sick" if sick else "healthy"
-    if found == "healthy" and answer.warnings:
-        return result("no_data", fine, f"the result may be partial: {'; '.join(answer.warnings)}")
-    if check.key in _SOME and sick and not fine:
+        return result("no_data", answer, "the result is not a number")
+    if not known and (unknown := _unanswered(healthy, expr, present)):
+        return result(*unknown)
+    sick = [each for each in known if verdict(healthy, [each.value]) == "sick"]
+    fine = [each for each in known if each not in sick]
+    warnings = "; ".join(answer.warnings)
+    if warnings and not sick:
+        return result("no_data", fine, f"the result may be partial: {warnings}")
+    if check.key in _COMPARED and sick and not fine:
         return result("healthy", sick, "all elements are alike")
-    return result(found, [*sick, *fine], "; ".join(answer.warnings))
+    found: CheckVerdict = "sick" if sick else "healthy"
+    return result(found, [*sorted(sick, key=_size, reverse=True), *fine], reason=warnings)
 
 
-def _may_be_empty(healthy: HealthyResult) -> bool:
-    return healthy.value is None or healthy.qualifier.endswith(", or no result")
-
-
-def _split(healthy: HealthyResult, samples: Sequence[Sample]) -> tuple[list[Sample], list[Sample]]:
-    """Return the sick samples and the others."""
-    sick: list[Sample] = []
-    fine: list[Sample] = []
-    for sample in samples:
-        holds = healthy.value is not None and _HOLDS[healthy.op](sample.value, float(healthy.value))
-        (fine if holds else sick).append(sample)
-    return sorted(sick, key=_size, reverse=True), fine
+def _unanswered(
+    healthy: HealthyResult, expr: Expr, present: frozenset[str] | str | None
+) -> tuple[CheckVerdict, tuple[Sample, ...], str] | None:
+    """Return why an empty result is no answer, None if it is one."""
+    if isinstance(present, str):
+        return "failed", (), present
+    if present is not None and (absent := missing(expr, present)):
+        return "no_data", (), f"Prometheus has no {absent}"
+    return None if healthy.value is None else ("no_data", (), "the result is empty")
 
 
 def _size(sample: Sample) -> float:
     return abs(sample.value)
 
 
-_HOLDS: Mapping[str, Callable[[float, float], bool]] = {
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-    "==": operator.eq,
-}
-
-_SOME = frozenset({"instances"})
+_COMPARED = frozenset({"instances"})
 """Checks that compare elements with each other: if all are sick, none is worse than the rest."""
-
-
-def _scraped(_: Subject, samples: Sequence[Sample]) -> tuple[CheckVerdict, Sequence[Sample], str]:
-    if samples:
-        return "healthy", samples, ""
-    return "sick", (), "Prometheus has no tokenslo_build_info"
-
-
-def _selected(
-    subject: Subject, samples: Sequence[Sample]
-) -> tuple[CheckVerdict, Sequence[Sample], str]:
-    """Find the selected model among those with the signal."""
-    wanted = {
-        name: value
-        for name, value in subject.scope.selector.items()
-        if name in ("model", "version")
-    }
-    if not samples:
-        return "no_data", (), "no server provides the signal"
-    if any(wanted.items() <= sample.labels.items() for sample in samples):
-        return "healthy", samples, ""
-    return "sick", samples, f"no element has {selector_text('', equal(wanted))}"
-
-
-SPECIAL = {"scraped": _scraped, "selected": _selected}
-"""Checks for which an empty result has a meaning of its own."""

@@ -113,7 +113,7 @@ def diagnose(
     states = read_alert_states(plan, queries)
     objectives = chosen_objectives(plan, alert, states)
     planned = [*planned_checks(plan, objectives, alert, model)]
-    checks = [states.check, *run_checks(planned, queries)]
+    checks = [*states.checks(), *run_checks(planned, queries)]
     if sidecar:
         checks = [_with_sidecar(each, sidecar) for each in checks]
     results = sick_by_check(checks, model)

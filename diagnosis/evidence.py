@@ -22,8 +22,8 @@ from slos.schema import Field, Place, expect, read_mapping, read_value
 EVIDENCE_FILE = Path(runbooks.__file__).parent / "evidence.yaml"
 HEALTHY = "healthy"
 UNKNOWN = "unknown"
-ALERTS = "alerts"
-"""The check of firing alerts, which no runbook page has."""
+ALERTS, ABSENT_ALERTS = "alerts", "absent_alerts"
+"""Checks of firing alerts, which no runbook page has."""
 
 Objectives = Literal["any", "signals", "queries"]
 """Which objectives a hypothesis can explain: any, or by the kind of their indicator."""
@@ -64,7 +64,8 @@ class Evidence:
     """The evidence model.
 
     A cause is named if its probability is at least ``likely`` and at least ``odds`` times that of
-    the next hypothesis.  ``unweighed`` are checks that pages show and the model leaves out.
+    the next hypothesis.  ``unweighed`` are checks that pages show and the model leaves out, and
+    ``not_causes`` playbooks that are no hypotheses.
     """
 
     likely: float
@@ -72,6 +73,7 @@ class Evidence:
     hypotheses: Mapping[str, Hypothesis]
     likelihoods: Mapping[str, Likelihood]
     unweighed: frozenset[str] = frozenset()
+    not_causes: frozenset[str] = frozenset()
 
 
 @lru_cache
@@ -93,6 +95,7 @@ def load_evidence(path: str | Path) -> Evidence:
         {key: Hypothesis(key, **fields) for key, fields in read["hypotheses"].items()},
         {key: Likelihood(key, **fields) for key, fields in read["checks"].items()},
         frozenset(read["unweighed"]),
+        frozenset(read["not_causes"]),
     )
     _check_references(evidence, read["groups"], place)
     if place.problems:
@@ -116,6 +119,8 @@ def _check_references(evidence: Evidence, groups: Collection[str], place: Place)
                 at.at("sick").at(key).refuse("is no hypothesis", "add it to hypotheses")
     for check in evidence.unweighed & {*evidence.likelihoods}:
         place.at("unweighed").at(check).refuse("is in checks too", "delete one of them")
+    for key in evidence.not_causes & {*evidence.hypotheses}:
+        place.at("not_causes").at(key).refuse("is in hypotheses too", "delete one of them")
     used = {likelihood.group for likelihood in evidence.likelihoods.values()}
     for group in {*groups} - used:
         place.at("groups").at(group).refuse("has no check", "delete it")
@@ -193,6 +198,7 @@ _READERS: Mapping[str, Any] = {
     "hypothesis": _probability,
     "group": _text,
     "unweighed check": _text,
+    "state": _text,
 }
 
 _FILE = (
@@ -214,6 +220,7 @@ _FILE = (
         "{healthy: {prior: 0.3}}",
     ),
     _field("groups", partial(_table, (), "group"), "{}"),
-    _field("checks", partial(_table, {*CHECKS, ALERTS}, "check"), "{}"),
+    _field("checks", partial(_table, {*CHECKS, ALERTS, ABSENT_ALERTS}, "check"), "{}"),
     _field("unweighed", partial(_table, {*CHECKS}, "unweighed check"), "{}"),
+    _field("not_causes", partial(_table, {*PLAYBOOKS}, "state"), "{}"),
 )

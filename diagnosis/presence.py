@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from promql.expr import Expr, Matcher, aggregate, one_of, vector
 from promql.tree import Binary, Vector, children
 from slos.queries import NATIVE_SERIES, SERIES, Scope
-from slos.signals import SIGNALS
 
 _OWN = ("slo:", "ALERTS")
 """Series of Prometheus's own: rules and alerts, which no target serves."""
-_BORN_LATE: Mapping[str, str] = {
-    SIGNALS["request_failures"].metric: SIGNALS["requests"].metric,
-    "tokenslo_source_errors_total": "tokenslo_source_up",
-}
-"""Counters without a series until their first event, and a series that is there before."""
 
 
 def needed(expr: Expr) -> Iterator[frozenset[str]]:
@@ -59,6 +53,6 @@ def _matchers(metric: str, scope: Scope) -> tuple[Matcher, ...]:
 
 
 def _counted(metric: str) -> str:
-    """Return a metric with fewer series that is there whenever ``metric`` is."""
+    """Return a metric with fewer series that exists whenever ``metric`` does."""
     histogram = metric.removesuffix("_bucket")
-    return f"{histogram}_count" if histogram != metric else _BORN_LATE.get(metric, metric)
+    return metric if histogram == metric else f"{histogram}_count"
