@@ -82,7 +82,7 @@ LATENCY_CHECKS = (
         queries.quantile("0.99", "max_gap"),
         compares("<", 1, " second"),
         "no stream freezes",
-        "slow_engine",
+        "long_work",
         "The 99th percentile of the longest gap of each stream that ended. Causes: paused "
         "sequences, long prefills without chunked context, clients that do not read.",
     ),

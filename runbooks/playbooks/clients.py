@@ -245,11 +245,13 @@ CLIENTS = (
                 "Check for cancellation in Python models: between tokens, stop when "
                 "`response_sender.is_cancelled()` is true. Decoupled models run to their end "
                 "otherwise.",
-                effort="Needs a model reload",
+                "streams under way end at the reload",
+                "Needs a model reload",
             ),
             Action(
                 "Restore the polling interval of the TensorRT-LLM backend, if it was raised.",
-                effort="Needs a model reload",
+                "as for every reload, streams under way end",
+                "Needs a model reload",
                 setting="config.pbtxt: the parameter `cancellation_check_period_ms` (default 100).",
             ),
         ),

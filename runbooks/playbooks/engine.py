@@ -224,7 +224,7 @@ ENGINE = (
         symptoms=(
             "every token takes longer at the same load",
             "one instance is slower than its neighbours",
-            "throughput falls without a queue policy or a rollout",
+            "throughput falls at the same traffic",
         ),
         meaning=(
             "Iterations take longer although batch, prompts and versions are as before. The usual "
@@ -316,7 +316,7 @@ ENGINE = (
             "instance, the output of the comparison and the start of the change."
         ),
         follow_up=(
-            "Alert on clock throttling and NVLink errors of the nodes (dcgm-exporter).",
+            "Alert on lowered clocks and NVLink errors of the nodes (dcgm-exporter).",
             "Keep a reference measurement of tokens per second for each node type.",
         ),
         see=("batch_too_large", "kv_pressure", "long_work", "bad_instance"),

@@ -76,11 +76,13 @@ FAILURES = (
                 "Roll back if one version fails: see the playbook on rollouts.",
                 "the change is lost",
                 "Needs a model reload",
+                "the artifact that changed: engine, tokenizer, configuration or image",
             ),
             Action(
                 "Restart failing instances one at a time.",
                 "their active streams are lost",
                 "Needs a restart",
+                "`kubectl delete pod POD`, or `kubectl rollout restart deployment/NAME`",
             ),
         ),
         verified_by="errors",

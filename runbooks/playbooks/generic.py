@@ -72,6 +72,7 @@ GENERIC = (
             Action(
                 "Limit the client that sends the surge, at the gateway.",
                 "that client is refused",
+                setting="nginx `limit_req` with a key of the client, Envoy's local rate limit",
             ),
             Action(
                 "Shed load at the gateway: status 429 with `Retry-After`, the lowest priority "
@@ -127,6 +128,7 @@ GENERIC = (
                 "Drain the node, if all instances on it are bad.",
                 "less capacity",
                 "Needs a plan",
+                "`kubectl drain NODE --ignore-daemonsets`",
             ),
         ),
         verified_by="instances",

@@ -137,10 +137,11 @@ KV_CACHE = (
         see=("overload", "long_work", "wasted_work", "batch_too_large"),
         diagram="""\
 flowchart TD
-    A[Requests wait or streams freeze] --> B{Sequences paused?}
-    B -- yes --> C[max_utilization:<br>limit concurrency,<br>then change the policy]
-    B -- no --> D{Batch full?}
-    D -- no --> E[guaranteed_no_evict:<br>limit the response length]
-    D -- yes --> F[More load than capacity]""",
+  start["Requests wait or streams freeze"] --> paused{"Sequences paused?"}
+  paused -->|"yes"| evict["max_utilization: limit concurrency, then change the policy"]
+  paused -->|"no"| batch{"Batch full?"}
+  batch -->|"no"| reserve["guaranteed_no_evict: limit the response length"]
+  batch -->|"yes"| load["More load than capacity"]
+""",
     ),
 )

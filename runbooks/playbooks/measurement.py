@@ -115,7 +115,11 @@ MEASUREMENT = (
                     "`podMetricsEndpoints.port` must be a declared container port."
                 ),
             ),
-            Action("Restart the sidecar's container.", effort="Needs a restart of the sidecar"),
+            Action(
+                "Restart the sidecar's container.",
+                effort="Needs a restart of the sidecar",
+                setting="`kubectl exec POD -c CONTAINER -- kill 1`: the server runs on",
+            ),
         ),
         verified_by="sources",
         escalate="The server is down too: call the owner of the model.",
