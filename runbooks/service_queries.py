@@ -47,10 +47,17 @@ def increase(query: Query) -> Query:
 # Readiness
 
 
-def readiness(layer: str) -> Query:
-    """Return a layer of readiness of every model, 1 or 0."""
-    by = (INSTANCE, *MODEL_LABELS)
-    return lambda scope: aggregate("min", _ready(scope, layer), by)
+def models_ready(scope: Scope) -> Expr:
+    """Return whether each instance serves each model in some version, 1 or 0.
+
+    A version that was unloaded on purpose is not ready either.
+    """
+    return aggregate("max", _ready(scope, "model"), (INSTANCE, "model"))
+
+
+def decoding(scope: Scope) -> Expr:
+    """Return whether decoding progresses in every engine, 1 or 0."""
+    return aggregate("min", _ready(scope, "decode"), (INSTANCE, *MODEL_LABELS))
 
 
 def _ready(scope: Scope, layer: str, window: str | None = None) -> Vector:

@@ -312,7 +312,10 @@ CASES: Mapping[str, Case] = {
         buckets(TTFT, {"0.8": 9.9, "10.0": 10}), buckets(TTFT, {"0.8": 5, "10.0": 6, "40.0": 10})
     ),
     "stage_slow": Case(stages(0.06, 0.05), stages(0.4, 0.05)),
-    "not_ready": Case(ready("model", 1), ready("model", 0)),
+    "not_ready": Case(
+        {**ready("model", 0), **ready("model", 1, version="2")},
+        {**ready("model", 0), **ready("model", 0, version="2")},
+    ),
     "recent_start": Case(
         {**ready("model", 1), BUILD: level(1), UP: level(1)},
         {**ready("model", 1, minutes=5), BUILD: level(1), UP: level(1)},

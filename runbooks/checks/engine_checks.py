@@ -10,7 +10,7 @@ ENGINE_CHECKS = (
     service_check(
         "stuck",
         "Does every engine with active sequences produce tokens?",
-        queries.readiness("decode"),
+        queries.decoding,
         compares("==", 1, " for every model"),
         "decoding progresses, or the engine is idle",
         "stuck_decode",

@@ -10,12 +10,13 @@ ROLLOUT_CHECKS = (
     service_check(
         "not_ready",
         "Is every model ready?",
-        queries.readiness("model"),
+        queries.models_ready,
         compares("==", 1, " for every model"),
         "the server has loaded the model",
         "load_failure",
-        "The server's own statement; `POST /v2/repository/index` of Triton has the reason. A "
-        "ready model may still be stuck or produce bad responses.",
+        "The server's own statement, 1 if some version is ready; `POST /v2/repository/index` of "
+        "Triton has every version with the reason. A ready model may still be stuck or produce "
+        "bad responses.",
     ),
     service_check(
         "recent_start",
