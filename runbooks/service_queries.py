@@ -97,10 +97,14 @@ def paused(scope: Scope) -> Expr:
     return aggregate("max", most, _EACH)
 
 
+def running_share(scope: Scope) -> Expr:
+    """Return the share of the batch that runs, of the fullest model of each instance."""
+    return aggregate("max", BATCH.expr(scope), _EACH)
+
+
 def waiting_with_free_slots(scope: Scope) -> Expr:
     """Return the waiting sequences of instances whose batch is not full, 0 where it is."""
-    batch = aggregate("max", BATCH.expr(scope), _EACH)
-    free = Binary(batch, "<", number(Decimal("0.9")), bool_=True)
+    free = Binary(running_share(scope), "<", number(Decimal("0.9")), bool_=True)
     return Binary(by_instance("sequences_waiting")(scope), "*", free, matching=on(INSTANCE))
 
 

@@ -258,7 +258,7 @@ CASES: Mapping[str, Case] = {
     "selected": Case(latency(E2E, 2), {of(f"{E2E}_count", model="llama-2"): rate(1)}, "e2e"),
     "stuck": Case(ready("decode", 1), ready("decode", 0)),
     "waiting": Case(sequences(active=20, waiting=0.1), sequences(active=64, waiting=9)),
-    "batch": Case(sequences(active=40), sequences(active=64)),
+    "batch": Case(sequences(active=64, waiting=30), sequences(active=64, waiting=2)),
     "no_evict_waiting": Case(sequences(active=64, waiting=3), sequences(active=30, waiting=8)),
     "kv": Case({KV: level(0.6)}, {KV: level(0.97)}),
     "paused": Case(

@@ -32,11 +32,12 @@ ENGINE_CHECKS = (
     service_check(
         "batch",
         "Is the batch full?",
-        lambda scope: scope.fullest("sequence_headroom"),
-        compares("<", 1, " on every instance"),
+        queries.running_share,
+        compares("<", "0.9", " on every instance"),
         "the batch limit does not delay requests",
         "overload",
-        "Waiting with a batch that is not full: another resource is short, mostly the KV cache.",
+        "The sequences of an iteration over the maximum; waiting ones are not included. Waiting "
+        "with a batch that is not full: another resource is short, mostly the KV cache.",
     ),
     service_check(
         "no_evict_waiting",

@@ -63,14 +63,6 @@ ENSEMBLE = (
                 setting="the route or the ensemble that clients call, such as the engine's own",
             ),
             Action(
-                "Give the stage's container the CPU it needs.",
-                "none for requests if the limit is raised in place, otherwise a restart",
-                setting=(
-                    "`resources.limits.cpu`; a rate of `container_cpu_cfs_throttled_periods_total` "
-                    "above 0 is the sign"
-                ),
-            ),
-            Action(
                 "Add instances of the stage.",
                 "each Python instance is a process with its own memory",
                 "Needs a model reload",
@@ -78,6 +70,13 @@ ENSEMBLE = (
                 "(`preprocessing_instance_count`, `postprocessing_instance_count`; "
                 "`bls_instance_count` as large as the engine's batch). Triton changes only the "
                 "count, without unloading the model",
+            ),
+            Action(
+                "Give the stage's container the CPU that it needs.",
+                "streams under way end with the old pod",
+                "Needs a restart",
+                "`resources.limits.cpu`; `container_cpu_cfs_throttled_periods_total` increases if "
+                "the limit is too low",
             ),
             Action(
                 "In trtllm-serve, detokenize in processes of their own.",

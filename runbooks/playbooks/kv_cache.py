@@ -37,7 +37,8 @@ KV_CACHE = (
             Step(
                 "no_evict_waiting",
                 "The engine holds requests back until blocks are free. If no sequence is paused, "
-                "the policy is `guaranteed_no_evict`: shorten the longest possible response.",
+                "the policy is `guaranteed_no_evict`: shorten the longest possible response. A "
+                "request without a limit reserves room up to the longest sequence of the model.",
                 "KV cache",
             ),
             Step(
@@ -95,7 +96,7 @@ KV_CACHE = (
                 "Needs a model reload",
                 'config.pbtxt of `tensorrt_llm`: `parameters { key: "batch_scheduler_policy" '
                 'value { string_value: "guaranteed_no_evict" } }`; LLM API (model.yaml, or the '
-                "file of `trtllm-serve --config`): "
+                "file of `trtllm-serve --config`, formerly `--extra_llm_api_options`): "
                 "`scheduler_config.capacity_scheduler_policy: GUARANTEED_NO_EVICT`",
             ),
             Action(

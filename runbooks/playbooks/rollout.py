@@ -112,7 +112,8 @@ ROLLOUT = (
                 "as above; the directory must still exist on the volume",
                 "Needs a model reload",
                 'config.pbtxt of `tensorrt_llm`: `parameters { key: "gpt_model_path" }`, which is '
-                "`engine_dir` in the template; in the LLM API `model` in model.yaml",
+                "`engine_dir` in the template, or the symbolic link or volume behind it; in the "
+                "LLM API `model` in model.yaml",
             ),
             Action(
                 "Tokenizer: restore it in every model that reads it, at the same time.",

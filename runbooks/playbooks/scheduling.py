@@ -36,7 +36,7 @@ SCHEDULING = (
             ),
             Step(
                 "batch",
-                "Every slot is taken. Below 1 while requests wait, look at the KV cache instead.",
+                "Every slot is taken. If it is not full while requests wait, look at the KV cache.",
                 "batcher",
             ),
             Step("waiting", "Requests queue behind the full batch.", "batcher"),
