@@ -11,8 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from diagnosis import Diagnosis
+from diagnosis.report_json import as_object
+from diagnosis.report_text import verdict_text
 from lab.incidents import stage as stages
-from lab.incidents.diagnose import diagnose
+from lab.incidents.diagnose import diagnose_column
 from lab.incidents.incident import Column, Incident, Script
 from lab.incidents.result import ColumnResult, FiredAlert, IncidentResult, Severity
 from lab.incidents.stage import Stage
@@ -41,7 +44,7 @@ class IncidentRun:
     onset: float
     phase: str = "healthy"
     fired: dict[Column, dict[tuple[str, str, str], FiredAlert]] = field(default_factory=dict)
-    diagnoses: dict[Column, tuple[float, Mapping[str, Any]]] = field(default_factory=dict)
+    diagnoses: dict[Column, tuple[float, Diagnosis]] = field(default_factory=dict)
     steps_done: int = 0
 
     @property
@@ -178,11 +181,12 @@ def _diagnose_due(run: IncidentRun, progress: Progress) -> None:
 
 def _diagnose(run: IncidentRun, column: Column, progress: Progress) -> None:
     seconds = run.seconds
-    run.diagnoses[column] = (
-        round(seconds, 1),
-        diagnose(run.stage, column, since_onset=max(0.0, seconds)),
-    )
-    progress(f"diagnosed from the {column} sidecar")
+    try:
+        found = diagnose_column(run.stage, column, since_onset=max(0.0, seconds))
+    except PrometheusError as error:
+        raise ServerError(f"no diagnosis from the {column} sidecar: {error}") from error
+    run.diagnoses[column] = (round(seconds, 1), found)
+    progress(f"{column} sidecar: {verdict_text(found)}")
 
 
 def _is_over(run: IncidentRun) -> bool:
@@ -203,7 +207,8 @@ def _is_over(run: IncidentRun) -> bool:
 def _result(run: IncidentRun, column: Column, lasted: float) -> ColumnResult:
     at, diagnosis = run.diagnoses[column]
     alerts = sorted(run.fired[column].values(), key=lambda alert: alert.seconds)
-    return ColumnResult(tuple(alerts), tuple(run.missed(column, lasted)), diagnosis, at)
+    missed = tuple(run.missed(column, lasted))
+    return ColumnResult(tuple(alerts), missed, as_object(diagnosis), at)
 
 
 def _cpu_seconds(server: ServerProcess) -> float:

@@ -25,6 +25,7 @@ from lab import gateway as gateways
 from lab import prometheus, toolchain, triton, trtllm_server
 from lab.gateway import Gateway, NginxSettings
 from lab.incidents.compression import TimeScale
+from lab.incidents.history import write_history
 from lab.incidents.incident import COLUMNS, MODEL, Column, Script
 from lab.load import Load, running_load
 from lab.process import HOST, ServerProcess, free_ports, serve
@@ -114,9 +115,13 @@ def running(
     (folder / "faults").mkdir(parents=True)
     with ExitStack() as stack, ThreadPoolExecutor(len(columns)) as threads:
         program = toolchain.program("prometheus", progress)
-        progress("generating rules")
+        promtool = toolchain.program("promtool", progress)
+        progress("generating rules and history")
         slo_files = {column: _slo_file(folder, column) for column in columns}
         rules = threads.submit(_rules, folder, slo_files)
+        history = threads.submit(
+            write_history, promtool, slo_files, script.load.rate, folder, folder / "prometheus/data"
+        )
         progress(f"starting {ENGINES[script.server]}")
         served = stack.enter_context(_model_server(script, folder, slo_files["proxy"], progress))
         metrics_gateway = None
@@ -141,6 +146,7 @@ def running(
         if failures:
             raise failures[0]
         progress("starting Prometheus")
+        history.result()
         scraper = stack.enter_context(
             _prometheus(program, folder, served, sidecars, rules.result())
         )

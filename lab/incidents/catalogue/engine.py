@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 
 from lab.engine_settings import EngineSettings
-from lab.incidents.faults import break_engine, switch_load
+from lab.incidents.faults import break_engine
 from lab.incidents.incident import (
     HEALTHY_LOAD,
     WITH_TAP,
@@ -19,20 +19,27 @@ from lab.incidents.incident import (
 
 
 def _kv_pressure(pick: random.Random) -> Script:
-    """Lengthen requests until the KV cache holds fewer of them than the batch."""
-    rate, fitting = round(pick.uniform(3.0, 4.0), 1), pick.randint(4, 5)
+    """Shrink the KV cache until it serves fewer requests than arrive; the batch has free slots."""
+    rate, share = round(pick.uniform(3.0, 4.0), 1), round(pick.uniform(0.7, 0.8), 2)
     prompt, output = pick.randint(380, 480), pick.randint(60, 80)
-    settings = EngineSettings(context_token_seconds=0.0001)
+    load = replace(
+        HEALTHY_LOAD,
+        rate=rate,
+        prompt_words=(prompt,),
+        max_tokens=(output,),
+        seed=pick.getrandbits(32),
+    )
+    settings = EngineSettings(context_token_seconds=0.0001, kv_blocks=300)
+    seconds = output * (settings.step_seconds + 5 * settings.sequence_seconds)
+    fitting = max(2, int(rate * share * seconds))
     # The policy guaranteed_no_evict reserves blocks up to the last token.
     size = -(-(prompt + output) // settings.tokens_per_block)
-    blocks = fitting * size + pick.randint(0, 2)
-    load = replace(HEALTHY_LOAD, rate=rate, seed=pick.getrandbits(32))
-    longer = replace(load, prompt_words=(prompt,), max_tokens=(output,))
+    blocks = fitting * size + pick.randint(0, 1)
     return Script(
         {"rate": rate, "kv_blocks": blocks, "prompt_words": prompt, "max_tokens": output},
         load=load,
-        engine=replace(settings, kv_blocks=blocks),
-        steps=(ScriptStep(0.0, "prompts and responses become longer", switch_load(longer)),),
+        engine=settings,
+        steps=(ScriptStep(0.0, "the KV cache shrinks", break_engine(kv_blocks=blocks)),),
     )
 
 
@@ -54,8 +61,8 @@ INCIDENTS = (
         title="the KV cache is full, and requests are queued",
         script=_kv_pressure,
         alerts=(
-            ExpectedAlert("FirstTokenErrorBudgetBurn", 45),
-            ExpectedAlert("GoodputErrorBudgetBurn", 45, WITH_TAP),
+            ExpectedAlert("FirstTokenErrorBudgetBurn", 50),
+            ExpectedAlert("GoodputErrorBudgetBurn", 50, WITH_TAP),
             ExpectedAlert("KvCachePressure", 70),
         ),
         diagnosis=in_columns("kv_pressure"),
