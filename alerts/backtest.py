@@ -257,7 +257,7 @@ class _Evaluation:
 
     @property
     def _min_bad_events(self) -> float:
-        """The least number of bad events for an alert; the rules have no such guard for one."""
+        """The minimum number of bad events for an alert; the rules omit a guard of one."""
         least = self._planned.min_bad_events
         return least * (1 - 1e-9) if least > 1 else 0.0
 

@@ -112,7 +112,7 @@ def _disconnects(scope: Scope) -> Series:
 
 
 def _requests(scope: Scope) -> dict[Vector, str]:
-    """Two versions share the traffic, and the second fails half of it."""
+    """Return requests of two versions, of which the second fails half."""
     every = scope.series(SIGNALS["requests"].metric)
     if "version" in scope.selector:
         return {_labelled(every, outcome="ok"): _rises(1200)}

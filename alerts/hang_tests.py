@@ -71,7 +71,7 @@ def tests(plan: Plan) -> Iterator[Item]:
 
 
 def _pages(planned: PlannedObjective, first: Pair) -> Decimal:
-    """Return how long a hang lasts until an alert fires, to whole steps."""
+    """Return the seconds of a hang until an alert fires, in whole steps."""
     seconds = planned.hang_seconds(first)
     assert seconds is not None  # noqa: S101  (all callers' objectives have one)
     return _steps(seconds)

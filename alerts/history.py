@@ -121,7 +121,7 @@ class PrometheusHistory:
             yield dict(zip(by, group, strict=True)), history
 
     def down(self) -> Sequence[bool]:
-        """Return, for each step, whether Prometheus was down; never, if it has no ``up`` at all."""
+        """Return, for each step, whether Prometheus was down; False without any ``up`` series."""
         if self._down is None:
             up = self._one(_TARGETS)
             known = any(value is not None for value in up)
@@ -147,7 +147,7 @@ class PrometheusHistory:
         return found
 
     def _counts(self, expr: Expr) -> Iterator[tuple[Series, int, int]]:
-        """Yield the sums of a rate over parts of the time."""
+        """Yield the sums of a rate over parts of the range."""
         step = f"{_BASE_SECONDS}s"
 
         def summed(at: int, count: int) -> Sequence[Series]:

@@ -235,7 +235,7 @@ class _Rules:
 
 @for_matchers
 def _error_ratio(matchers: str, window: str) -> str:
-    """Bad / all events over ``window``; no element, instead of 0/0, where there were none."""
+    """Return bad / all events over ``window``; no element, instead of 0/0, without events."""
     total = _count(names.TOTAL, matchers, window).compare(">", number(0))
     return pretty(_count(names.BAD, matchers, window) / total, _WIDTH)
 

@@ -1,4 +1,4 @@
-"""Generate the recorded series of Sloth from ours, for dashboards that read them.
+"""Generate Sloth's recorded series from tokenslo's, for Sloth's dashboards.
 
 Names, labels and meaning are those of Sloth v0.16 (``pkg/common/conventions`` and the plugins
 ``sli_rules_v1`` and ``metadata_rules_v1``).  Every series has one element per objective: of an

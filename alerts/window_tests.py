@@ -130,7 +130,7 @@ def _thresholds(plan: Plan) -> Iterator[Item]:
 
 
 def _both_windows(plan: Plan) -> Iterator[Item]:
-    """Test that a pair is quiet if only one of its windows has no errors."""
+    """Test that a pair does not fire if one of its windows has no errors."""
     alerting = {planned: planned.alerting_pairs for planned in plan.objectives}
     for place in range(max(map(len, alerting.values()), default=0)):
         for word in ("long", "short"):

@@ -20,7 +20,7 @@ from bench.arguments import check_names
 from bench.peers import COMPARED
 from lab import prometheus, toolchain
 from slos.durations import format_duration
-from tests.rule_values.compare import BUDGET, PERIOD, Compared, compare, record
+from tests.rule_values.compare import BUDGET, PERIOD, ToolComparison, compare, record
 from tests.rule_values.recordings import EVERY, OBJECTIVES, Tool, tokenslo, tools
 from tests.rule_values.replay import Replay, Start, replaying
 from tests.rule_values.traffic import DAY, HOUR, METRICS, SCENARIOS, TrafficScenario, play
@@ -49,7 +49,7 @@ times to page, and the accuracy and cost of the rules that they generate.
 """
 
 
-def accuracy(start: Start, folder: Path, scenario: TrafficScenario) -> list[Compared]:
+def accuracy(start: Start, folder: Path, scenario: TrafficScenario) -> list[ToolComparison]:
     """Compare all tools in one scenario, over all periods."""
     history = HISTORY[scenario.name]
     periods = [period for period in PERIODS if period <= history]
@@ -70,7 +70,7 @@ def accuracy(start: Start, folder: Path, scenario: TrafficScenario) -> list[Comp
         )
 
 
-def others(start: Start, folder: Path, scenario: TrafficScenario) -> list[Compared]:
+def others(start: Start, folder: Path, scenario: TrafficScenario) -> list[ToolComparison]:
     """Compare tokenslo's other kinds of objectives with the truth."""
     selected_tools = [
         tokenslo(scenario.name, name, Decimal(days * DAY)) for name in OTHERS for days in (1, 7)
@@ -82,9 +82,9 @@ def others(start: Start, folder: Path, scenario: TrafficScenario) -> list[Compar
         )
 
 
-def print_errors(results: Iterable[Compared], periods: Sequence[Decimal]) -> None:
+def print_errors(results: Iterable[ToolComparison], periods: Sequence[Decimal]) -> None:
     """Print the worst errors by window and period, in percent."""
-    rows: dict[tuple[str, str, str], dict[str, Compared]] = {}
+    rows: dict[tuple[str, str, str], dict[str, ToolComparison]] = {}
     for one in results:
         key = (one.scenario, one.tool.objective, one.tool.name)
         rows.setdefault(key, {})[one.tool.period] = one

@@ -33,7 +33,7 @@ LIVE = (0, 1_000, 5_000)
 
 
 @dataclass(frozen=True)
-class Case:
+class StreamCase:
     """A number of streams of one form; ``rate`` is their total tokens per second."""
 
     form: str
@@ -42,10 +42,10 @@ class Case:
 
 
 CASES = (
-    Case("triton", 1, 200),
-    Case("triton", 100, 5_000),
-    Case("openai", 100, 5_000),
-    Case("triton", 1_000, 10_000),
+    StreamCase("triton", 1, 200),
+    StreamCase("triton", 100, 5_000),
+    StreamCase("openai", 100, 5_000),
+    StreamCase("triton", 1_000, 10_000),
 )
 
 
@@ -64,7 +64,7 @@ class Peer:
 
 @dataclass(frozen=True)
 class TapCost:
-    """One run: CPU seconds per token by either clock, and how old tokens were when they came."""
+    """One run: CPU seconds per token by either clock, and the age of tokens on arrival."""
 
     run: float
     clock: float
@@ -82,7 +82,7 @@ class Bench:
         self._clients = Worker(stack, "bench.streams.clients")
         self._server.line()
 
-    def measure(self, case: Case, peer: Peer, seconds: float = SECONDS) -> TapCost:
+    def measure(self, case: StreamCase, peer: Peer, seconds: float = SECONDS) -> TapCost:
         """Measure one peer on one case."""
         with self.streaming(case, peer.port, WARM_UP, seconds):
             before, used = self.sent(), peer.cpu()
@@ -91,7 +91,9 @@ class Bench:
         return TapCost(used.run / tokens, used.clock / tokens, self._ages["p50"], self._ages["p99"])
 
     @contextmanager
-    def streaming(self, case: Case, port: int, warm_up: float, seconds: float) -> Iterator[None]:
+    def streaming(
+        self, case: StreamCase, port: int, warm_up: float, seconds: float
+    ) -> Iterator[None]:
         """Start streams; ``sent`` returns first after the warm-up, then at the end."""
         command = {"form": case.form, "model": MODEL, "streams": case.streams, "warm_up": warm_up}
         self._server.send(**command, rate=case.rate, seconds=seconds)
@@ -151,7 +153,7 @@ def _costs(bench: Bench, folder: Path) -> None:
         print()
 
 
-def _row(case: Case, name: str, samples: Mapping[str, list[TapCost]]) -> str:
+def _row(case: StreamCase, name: str, samples: Mapping[str, list[TapCost]]) -> str:
     def of(field: str, peer: str = name) -> list[float]:
         return [getattr(sample, field) for sample in samples[peer]]
 
@@ -180,7 +182,7 @@ def _spread(values: list[float]) -> tuple[float, float, float]:
 
 def _scraped(bench: Bench, folder: Path) -> None:
     streams, rate = SCRAPED
-    case = Case("triton", streams, rate)
+    case = StreamCase("triton", streams, rate)
     with _triton() as url:
         tap, port = proxying(folder, bench.ports[0], "--triton-metrics", url)
         with tap:
@@ -256,7 +258,7 @@ def _sizes(bench: Bench, folder: Path) -> None:
     with tap:
         pids = {"sidecar": tap.pid, "taps": child(tap)}
         for streams in LIVE:
-            case = Case("triton", max(1, streams), max(1, streams))
+            case = StreamCase("triton", max(1, streams), max(1, streams))
             with bench.streaming(case, port, 3.0, 1.0):
                 bench.sent()
                 sizes = {name: memory(pid) for name, pid in pids.items()}

@@ -66,7 +66,7 @@ class RecordedSeries:
 
     @property
     def burn_rate(self) -> Expr:
-        """The present burn rate of each objective, of its worst group."""
+        """The current burn rate of each objective, of its worst group."""
         bad, total = (
             call("sum_over_time", self.series(name, window=PRESENT))
             for name in (names.BAD, names.TOTAL)
@@ -76,7 +76,7 @@ class RecordedSeries:
 
     @property
     def exhaustion(self) -> Expr:
-        """Seconds until each budget is spent at the present rate of bad events, if there are any.
+        """The seconds until each budget is exhausted at the current rate of bad events.
 
         The period allows ``period_bad / spent`` bad events.
         """
@@ -88,12 +88,12 @@ class RecordedSeries:
 
     @property
     def firing(self) -> Expr:
-        """How many alerts of each objective fire."""
+        """The number of firing alerts of each objective."""
         return aggregate("count", self.alerts(), _KEYS).or_(self.target * number(0))
 
     @property
     def firing_since(self) -> Expr:
-        """Since when (milliseconds) the oldest firing alert of each objective is active."""
+        """The start time (milliseconds) of the oldest firing alert of each objective."""
         since = self.alerts("ALERTS_FOR_STATE", firing=False)
         return self.over(
             "min", Binary(since, "and", self.alerts(), matching=ignoring("alertstate"))

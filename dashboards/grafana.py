@@ -38,7 +38,7 @@ def variable(
     several: bool = True,
     everything: str = ".*",
 ) -> core.Template:
-    """Let the reader choose among the values of the label ``name`` on ``values_of``.
+    """Return a variable for the values of the label ``name`` on ``values_of``.
 
     ``everything`` is the regular expression of All; the default includes series without the label:
     trtllm-serve and vLLM have no versions.
@@ -116,7 +116,7 @@ def dashboard(
     rows: Iterable[PanelRow],
     links: Iterable[core.DashboardLink] = (),
 ) -> core.Dashboard:
-    """Put a dashboard together from rows, top to bottom."""
+    """Assemble a dashboard from rows, top to bottom."""
     return core.Dashboard(
         uid=uid,
         title=title,

@@ -1,4 +1,4 @@
-"""Grafana's heatmap panel, which grafanalib writes as Grafana did before 9.1."""
+"""The heatmap panel of Grafana 9.1 and newer; grafanalib has the older one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from grafanalib import core
 
 
 class HeatmapPanel(core.Panel):  # type: ignore[misc]
-    """Grafana's heatmap since version 9.1; grafanalib's is the one before."""
+    """Grafana's heatmap panel since version 9.1; grafanalib has the older one."""
 
     def to_json_data(self) -> Any:
         """Return the panel as Grafana stores it."""

@@ -75,7 +75,7 @@ def _open(path: str, flags: int) -> int:
 
 
 def quoted(text: str, limit: int = 60) -> str:
-    """Quote a piece of a file for a message: one line, printable, at most ``limit`` characters."""
+    """Quote a part of a file for a message: one line, printable, at most ``limit`` characters."""
     cut = text if len(text) <= limit else f"{text[:limit]}…"
     return "".join(
         c if c.isprintable() else f"\\u{ord(c):04x}" for c in json.dumps(cut, ensure_ascii=False)

@@ -120,7 +120,7 @@ def _live(state: _DemoState, stack: Stack) -> RenderableType:
 
 
 def _summary(state: _DemoState, stack: Stack, settings: StackSettings) -> RenderableType:
-    """Show everything."""
+    """Show all results."""
     tables = (
         table for model in _models(state) for table in (_measured(model), _unavailable(model))
     )

@@ -13,7 +13,7 @@ Answers = Literal["normal", "empty", "garbage"]
 
 @dataclass(frozen=True, slots=True)
 class EngineFaults:
-    """What is wrong with an engine; the defaults are a healthy one.
+    """Faults of an engine; the defaults are those of a healthy one.
 
     A ``stalled`` engine iterates no more, while its process and its gauges stay.  ``step_factor``
     multiplies the duration of iterations, ``prefill_factor`` that of prompt tokens.  ``fail_share``

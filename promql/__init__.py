@@ -1,4 +1,4 @@
-"""PromQL and Prometheus, without knowledge of SLOs.
+"""PromQL and the Prometheus API, independent of SLOs.
 
 ``tree`` holds expressions and prints them, ``expr`` builds them, ``parse`` reads them.  ``types``
 checks functions and types; ``query`` checks queries from users.  ``lint`` finds defects in

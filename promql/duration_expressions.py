@@ -17,7 +17,7 @@ FUNCTIONS = frozenset({"max_of", "min_of", "range", "step"})
 
 
 def seconds(node: Expr) -> float | None:
-    """Return the seconds of a duration; None where the query decides them, as by its step."""
+    """Return the seconds of a duration; None if they depend on the query, such as its step."""
     node = bare(node)
     match node:
         case Number(value=value):

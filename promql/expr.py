@@ -122,7 +122,7 @@ def pretty(expr: Expr, width: int = 88) -> str:
 
 
 def _lines(expr: Expr, width: int, used: int = 0) -> list[str]:
-    """Render ``expr`` after ``used`` characters that stand before it on its first line."""
+    """Render ``expr`` after ``used`` characters on its first line."""
     text = str(expr)
     if used + len(text) <= width:
         return [text]

@@ -110,7 +110,7 @@ def _go_number(digits: str) -> float:
 
 
 def duration(text: str) -> float | None:
-    """Return the seconds of a duration such as ``1h30m``; None if it is none."""
+    """Return the seconds of a duration such as ``1h30m``; None for any other text."""
     found = _DURATION.fullmatch(text) if 0 < len(text) <= _MAX_DURATION_LENGTH else None
     if not found:
         return None

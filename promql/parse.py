@@ -2,11 +2,11 @@
 
 The grammar is that of Prometheus 2 and 3 with its experimental parts: arithmetic on durations,
 ``anchored`` and ``smoothed``, ``fill``, names in quotes.  Grafana's template variables (``$name``,
-``${name:format}``, ``[[name]]``) may stand wherever a name, a number, a duration or a label value
-may, unless they are switched off; the tree has them as :class:`~promql.matchers.Template`.
+``${name:format}``, ``[[name]]``) are accepted as a name, a number, a duration or a label value,
+unless they are switched off; the tree has them as :class:`~promql.matchers.Template`.
 :mod:`promql.types` checks functions and types.
 
-Length, parts and thereby the depth of an expression are bounded.
+The length of an expression, its number of parts and so its depth are bounded.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def parse(text: str, variables: bool = True) -> Expr:
 
 
 def window_seconds(window: str) -> float | None:
-    """Return the seconds of a window as written, None if a query or a variable decides them."""
+    """Return the seconds of a window as written, None if they depend on a query or variable."""
     length = duration(window)
     if length is None:
         try:

@@ -276,7 +276,7 @@ class Binary(Expr):
 
     @property
     def strength(self) -> int:  # type: ignore[override]
-        """How tightly this operator binds its operands."""
+        """The binding strength of the operator."""
         return PRECEDENCE[self.op]
 
     @property

@@ -1,8 +1,7 @@
 """Check functions, arguments and types of a parsed query, as Prometheus does.
 
 Names and arguments of functions: Prometheus 3.14, ``promql/parser/functions.go``, with those of
-older releases; experimental functions are known.  A part that a
-Grafana variable hides is accepted.
+older releases and the experimental ones.  A part that a Grafana variable hides is accepted.
 """
 
 from __future__ import annotations
@@ -80,11 +79,12 @@ _PARAMETERS: Mapping[str, Type] = {
 }
 
 
-_Types = dict[int, Type | None]  # types of the parts of an expression, by id
+_Types = dict[int, Type | None]
+"""Types of the parts of an expression, by ``id``."""
 
 
 def check(root: Expr) -> Type | None:
-    """Return the type of an expression, None if a Grafana variable hides it.
+    """Check an expression and return its type, None if a Grafana variable hides it.
 
     Raises :class:`~promql.lexer.InvalidPromQL` with the first defect.
     """
@@ -147,9 +147,9 @@ def _expect_type(
 
 
 def _check_selector(node: Vector) -> None:
-    if not (node.metric or node.templates) and all(map(_accepts_nothing, node.matchers)):
+    if not (node.metric or node.templates) and all(map(_accepts_empty, node.matchers)):
         fix = "name a metric, or a label that must have a value"
-        _refuse(node, "this selects every series there is", fix)
+        _refuse(node, "this selects all series", fix)
 
 
 def _check_patterns(node: Vector) -> None:
@@ -159,8 +159,8 @@ def _check_patterns(node: Vector) -> None:
             _refuse(node, f"the pattern of {each.label} is wrong: {why}")
 
 
-_DEEPEST_PATTERN = 1000
-"""Nested groups, and repetitions of one part, that RE2 takes."""
+_PATTERN_LIMIT = 1000
+"""Maximum of nested groups, and of repetitions, that RE2 accepts."""
 _PATTERN_PARTS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{(\d+)(?:,(\d*))?\}|[()]", re.DOTALL)
 
 
@@ -169,12 +169,10 @@ def _pattern_defect(pattern: str) -> str:
     depth = 0
     for part in _PATTERN_PARTS.finditer(pattern):
         depth += (part[0] == "(") - (part[0] == ")")
-        if depth > _DEEPEST_PATTERN:
-            return f"more than {_DEEPEST_PATTERN} nested groups"
-        if any(
-            len(count) > 4 or int(count) > _DEEPEST_PATTERN for count in part.groups("") if count
-        ):
-            return f"a repetition of more than {_DEEPEST_PATTERN}"
+        if depth > _PATTERN_LIMIT:
+            return f"more than {_PATTERN_LIMIT} nested groups"
+        if any(len(count) > 4 or int(count) > _PATTERN_LIMIT for count in part.groups("") if count):
+            return f"a repetition of more than {_PATTERN_LIMIT}"
     if _RE2_ONLY.search(pattern):
         return ""
     try:
@@ -187,10 +185,10 @@ def _pattern_defect(pattern: str) -> str:
 
 
 _RE2_ONLY = re.compile(r"\(\?|\\[pPCQEz]|\[\[:")
-"""What Python's expressions write in another way, or not at all."""
+"""Syntax that Python lacks or writes differently."""
 
 
-def _accepts_nothing(matcher: Matcher) -> bool:
+def _accepts_empty(matcher: Matcher) -> bool:
     """Whether a matcher selects series without the label."""
     return matcher.known_value is not None and matcher.accepts("")
 

@@ -63,7 +63,7 @@ class Pair:
     threshold: Decimal
 
     def seconds_to_fire(self, error_ratio: Decimal, guard: Decimal = Decimal(0)) -> Decimal | None:
-        """Return how long ``error_ratio`` must last until this fires, None for never.
+        """Return the seconds of an ``error_ratio`` until this fires, None for never.
 
         ``guard`` is the traffic, in seconds, that holds the least number of bad events.  Traffic is
         constant and good before; scrape and evaluation delays are not included.
@@ -124,7 +124,7 @@ class LowTrafficCondition:
 
     @property
     def seconds_to_fire(self) -> Decimal:
-        """Return how long 100% errors must last until this fires, at constant low traffic."""
+        """Return the seconds of 100% errors until this fires, at constant low traffic."""
         return self.threshold * parse_duration(self.window)
 
 
@@ -149,7 +149,7 @@ def _halfway(budget: Decimal) -> Decimal:
 
 
 def absent_seconds(period: Decimal, target: Decimal) -> Decimal:
-    """Return how long signals may be missing before an alert, in whole minutes.
+    """Return the seconds without a signal until an alert, in whole minutes.
 
     That is the time in which 100% errors spend a tenth of the budget, within 5 and 30 minutes: a
     restart does not alert, and missing data never goes unnoticed for long.

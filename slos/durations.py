@@ -91,7 +91,7 @@ def parse_share(text: str) -> Decimal:
 
 
 def _not_a(kind: str, text: str, form: re.Pattern[str], fix: str) -> BadValue:
-    """Return the error for a text that is no ``kind``, with the likely meaning if there is one."""
+    """Return the error for a text that is not a ``kind``, with the likely meaning if any."""
     if _BARE.fullmatch(text.strip()):
         return BadValue(f"{quoted(text.strip())} has no unit", fix)
     squeezed = "".join(text.split())

@@ -1,4 +1,4 @@
-"""Explain SLOs in numbers: budgets, detection times, least traffic."""
+"""Explain SLOs in numbers: budgets, detection times, minimum traffic."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _explained(
 
 
 def _hang(planned: PlannedObjective, events_per_second: Decimal | None) -> Decimal | None:
-    """Return how long a hang in which no request ends takes to page."""
+    """Return the seconds until a page for a hang in which no request ends."""
     pages = (pair for pair in planned.alerting_pairs if pair.tier == "page")
     times = (planned.hang_seconds(pair, events_per_second) for pair in pages)
     return min((time for time in times if time is not None), default=None)

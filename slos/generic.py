@@ -89,7 +89,7 @@ def can_be_sliced(indicator: Generic) -> bool:
 
 
 def unit_of(metric: str) -> Decimal | None:
-    """Return how many units of a metric make a second, None if its name has no unit."""
+    """Return the number of a metric's units per second, None if its name has no unit."""
     return next((unit for end, unit in _UNITS.items() if metric.endswith(end)), None)
 
 

@@ -61,11 +61,11 @@ class _GenericQueries:
             return self.counting.events(counter)
         return self.counting.scaled(query.sum if query.rated else _number(query.sum))
 
-    def sum_of(self, some: Vector, every: Vector) -> Expr:
-        """Return ``some`` of the events that ``every`` counter counts."""
-        if some == every:
-            return self.counting.events(some)
-        return self.counting.events_with_new_series(some, every, _ONE_TARGET)
+    def sum_of(self, selected: Vector, every: Vector) -> Expr:
+        """Return the events of ``selected``, a subset of the events of the counter ``every``."""
+        if selected == every:
+            return self.counting.events(selected)
+        return self.counting.events_with_new_series(selected, every, _ONE_TARGET)
 
     def missing(self, total: InstantQuery) -> Expr:
         """Return an element while no event is counted, by the counters where all queries are."""
@@ -203,5 +203,5 @@ def _expr(query: InstantQuery) -> Expr:
 
 
 def _number(expr: Expr) -> Expr:
-    """Drop NaN: one recorded NaN would spoil every longer window."""
+    """Drop NaN: one recorded NaN makes every longer window NaN."""
     return expr.compare(">=", number(0))

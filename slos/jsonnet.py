@@ -1,6 +1,6 @@
 """Evaluate a Jsonnet file within limits.
 
-Jsonnet is a programming language: a file may loop for ever, fill the memory or import any file that
+Jsonnet is a programming language: a file may loop endlessly, fill the memory or import any file that
 the user may read.  So it runs in a process of its own, with a deadline and a memory limit, and its
 imports are confined to its own folder and the library folders given.  It sees no environment, no
 external variables and no native functions.

@@ -24,7 +24,7 @@ Served = Mapping[str, Sequence[Labels]]
 
 
 def unserved(service: Service, served: Served) -> Iterator[Problem]:
-    """Yield what a service's objectives read and no server serves, in file order."""
+    """Yield metrics, labels and boundaries that objectives read and no server serves."""
     for index, objective in enumerate(service.objectives):
         for field, message, fix in _missing(objective, service, served):
             where = f"objectives[{index}]" + (f".{field}" if field else "")

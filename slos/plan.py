@@ -1,4 +1,4 @@
-"""Plans: everything that follows from an SLO file.
+"""Plans: the recordings and alerts that follow from an SLO file.
 
 Rules, dashboards and runbooks render a plan, and therefore agree.
 """
@@ -104,7 +104,7 @@ class PlannedObjective:
     def seconds_to_fire(
         self, pair: Pair, error_ratio: Decimal, events_per_second: Decimal | None = None
     ) -> Decimal | None:
-        """Return how long ``error_ratio`` must last until the alert of ``pair`` fires.
+        """Return the seconds of an ``error_ratio`` until the alert of ``pair`` fires.
 
         None for never.  Without a traffic, enough traffic is assumed.  Time slices come at their
         own pace, of one server here, and their least number of bad ones always counts.  With
@@ -125,7 +125,7 @@ class PlannedObjective:
 
     @property
     def in_flight_seconds(self) -> Decimal | None:
-        """After how long a request in flight is counted as bad; None where only its end counts."""
+        """The seconds until a request in flight counts as bad; None if only its end counts."""
         objective = self.objective
         if objective.queries or objective.slices:
             return None
@@ -134,7 +134,7 @@ class PlannedObjective:
         return min(found, default=None)
 
     def hang_seconds(self, pair: Pair, events_per_second: Decimal | None = None) -> Decimal | None:
-        """How long a hang in which no request ends lasts until the alert of ``pair`` fires.
+        """Return the seconds of a hang without ended requests until the alert of ``pair`` fires.
 
         Requests arrive at constant traffic; None: never, or only the end of a request counts.
         """

@@ -103,7 +103,7 @@ async def scrape(now: float = 100.0, options: Mapping[str, object] | None = None
 
 
 def found(snapshot: Snapshot, model: str, version: str = "1") -> dict[str, Measurement | Missing]:
-    """Return a model's signals in a snapshot: the sample of the best rank or the gap."""
+    """Return a model's signals in a snapshot: the sample of the best rank, or the reason."""
     from exporter.methods import METHODS
 
     by_signal: dict[str, Measurement | Missing] = {}

@@ -1,4 +1,4 @@
-"""Requests and streaming answers over HTTP/1, shown to an observer event by event."""
+"""Feed observers with HTTP/1 requests and streaming responses, event by event."""
 
 from __future__ import annotations
 

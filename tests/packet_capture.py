@@ -9,7 +9,7 @@ from lab.toolchain import UnavailableProgram
 
 
 def need_capture() -> None:
-    """Raise UnavailableProgram where packets cannot be captured, so the test is left out."""
+    """Raise UnavailableProgram if packets cannot be captured, so that the test is skipped."""
     try:
         socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM).close()
     except PermissionError:

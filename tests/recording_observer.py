@@ -46,7 +46,7 @@ class RecordingObserver:
         self.events.append(("expire", time))
 
     def carried(self, direction: Direction) -> list[bytes]:
-        """Return the bytes of a direction, in as many runs as gaps make of them."""
+        """Return the bytes of a direction, split at gaps."""
         recorded = [
             (event[0], event[2])
             for event in self.events

@@ -1,4 +1,4 @@
-"""What Sloth's two public Grafana dashboards query, with variables resolved.
+"""Queries of Sloth's two public Grafana dashboards, with variables resolved.
 
 Dashboards 14643 revision 2 ("High level Sloth SLOs") and 14348 revision 5 ("SLO / Detail") of
 grafana.com.  Their ``or on() vector(…)`` is left out: it would give data without a series.

@@ -1,4 +1,4 @@
-"""Scenes for the status page: ten minutes of scrapes through the real store, on a made-up clock."""
+"""Scenes for the status page: ten minutes of scrapes through the real store, on a fake clock."""
 
 from __future__ import annotations
 

@@ -59,8 +59,7 @@ my board.json:14: error TL002 unknown-metric: panel "KV cache" (id 1), target A
 
 my board.json:29: error TL011 gauge-rate: panel "Waiting \\"now\\"" (id 1), target A
     rate(vllm:num_requests_waiting[5m])
-    vllm:num_requests_waiting is a gauge: every fall of it is taken for a restart and counted as \
-a rise.
+    vllm:num_requests_waiting is a gauge: every decrease counts as a restart, and so as an increase.
     Fix: show the gauge itself, or its deriv() or delta().
 
 3 queries checked, 2 findings
@@ -82,8 +81,8 @@ def test_json_output_is_as_expected(board: str) -> None:
                 "check": "TL011",
                 "severity": "error",
                 "part": "rate(vllm:num_requests_waiting[5m])",
-                "why": "vllm:num_requests_waiting is a gauge: every fall of it is taken for a "
-                "restart and counted as a rise",
+                "why": "vllm:num_requests_waiting is a gauge: every decrease counts as a restart, "
+                "and so as an increase",
                 "fix": "show the gauge itself, or its deriv() or delta()",
                 "name": "gauge-rate",
             }

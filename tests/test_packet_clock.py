@@ -12,7 +12,7 @@ from exporter.taps.capture.packet_clock import PacketClock
 
 @dataclass
 class Clocks:
-    """``late`` are seconds that pass between two looks at the clocks, the next times."""
+    """Fake clocks; ``late`` are the seconds between the next pairs of readings."""
 
     now: float = 50.0
     offset: float = 1_700_000_000.0

@@ -80,7 +80,7 @@ RECORDED = {
 
 
 def event_lines(log: WireLog) -> list[str]:
-    """Every request in a line, as it stands in the end."""
+    """Return the final state of every request, one per line."""
     return [_outcome_of(log, number) for number in range(len(log.streams))]
 
 

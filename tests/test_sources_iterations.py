@@ -502,7 +502,7 @@ class TestRanks:
 
     def test_invented_ranks_do_not_fill_the_memory(self) -> None:
         engine = fed(*(pytorch(1, attentionDpRank=rank) for rank in range(1000)))
-        assert (len(engine.lanes), engine.refused) == (256, 744)
+        assert (len(engine.ranks), engine.refused) == (256, 744)
         engine = fed(*(cpp(n, batch={"microBatchId": n}) for n in range(1000)))
         assert engine.refused == 1000 - 64
 

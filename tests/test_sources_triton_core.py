@@ -96,7 +96,7 @@ class TestEnsembles:
         assert outcomes(by_signal["request_failures"])["error other"] == 2
         assert outcomes(by_signal["requests"])["ok"] == 6
         assert by_signal["e2e"].samples == {(): Distribution((inf,), (6,), 12.0)}  # type: ignore[union-attr]
-        assert by_signal["queue"].fix == "look at the steps of the ensemble: llm"  # type: ignore[union-attr]
+        assert by_signal["queue"].fix == "see the steps of the ensemble: llm"  # type: ignore[union-attr]
         assert isinstance(by_signal["requests_without_first_token"], Missing)
         excluded = {info.model: info.excluded for info in snapshot.models}
         assert excluded["pre"].startswith("a step of the ensemble chat, not decoupled")
@@ -274,7 +274,7 @@ nv_inference_request_summary_us{model="chat",version="1",quantile="0.5"} Nan
         assert deaths.fix == "start Triton without counter_latencies=false"
 
     async def test_moving_summary_shows_frozen_counters(self) -> None:
-        """Without the statistics nothing can stand in, and perhaps they come back."""
+        """Without the statistics there is no fallback, and they may return."""
 
         async def busy(_: web.Request) -> web.Response:
             return web.Response(status=503)

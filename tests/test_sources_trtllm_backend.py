@@ -193,7 +193,7 @@ class TestFreshness:
         fake.metrics = text
         return await source.snapshot(now)  # type: ignore[attr-defined,no-any-return]
 
-    async def test_gauges_that_stand_still_while_active_are_withdrawn(self) -> None:
+    async def test_gauges_unchanged_while_active_are_withdrawn(self) -> None:
         scrapes = await self.snapshots((100, published()), (105, published()), (106, published()))
         assert values(scrapes[1])["sequences_active"] == 14
         cache = values(scrapes[2])
@@ -211,7 +211,7 @@ class TestFreshness:
         assert values(scrapes[2])["sequences_active"] == 14
         assert scrapes[2].engine_stats_age == {("chat", "1"): 0.0}
 
-    async def test_an_idle_engine_may_stand_still(self) -> None:
+    async def test_an_idle_engine_may_have_unchanged_gauges(self) -> None:
         idle = published(request={"active": 0, "scheduled": 0, "waiting": 0},
                          kv_cache={"used": 0, "free": 6239, "fraction": 0})  # fmt: skip
         scrapes = await self.snapshots((100, idle), (400, idle))

@@ -53,9 +53,15 @@ BANNED = {
     r"likeness": "event template",
     r"first look": "baseline",
     r"befalls?|befell": "happen",
-    r"passed over": "skipped",
+    r"passed[ _]over": "skipped",
     r"bucket edges?": "bucket boundary",
     r"trickle": "low traffic",
+    r"stands? (?:in|inside|on|still|there)": "is defined, is allowed, is unchanged",
+    r"unasked": "unsolicited",
+    r"newborn|born late": "new series",
+    r"naps?": "wake-up delays",
+    r"in their terms": "name the peer's terms",
+    r"for ever": "endlessly",
 }
 PATTERN = re.compile(rf"\b(?:{'|'.join(BANNED)})\b", re.IGNORECASE)
 
@@ -150,6 +156,24 @@ def test_names_of_tests_have_no_banned_word() -> None:
     assert found == {}
 
 
+def texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield line and value of the strings of a module: messages, names and docstrings."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.lineno, node.value
+
+
+def test_strings_of_the_product_have_no_banned_word() -> None:
+    product = (folder for folder in FOLDERS if folder not in ("bench", "tests", "tools"))
+    found = {
+        f"{name}:{line}": words
+        for name, tree in modules(product)
+        for line, text in texts(tree)
+        if (words := banned(text))
+    }
+    assert found == {}
+
+
 def repeated(classes: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     """Return the places of every class name that occurs more than once."""
     places = defaultdict(list)
@@ -178,6 +202,8 @@ def test_a_banned_word_or_a_repeated_class_name_is_found() -> None:
         "test it is told"
     ]
     assert banned("test it is told")
+    assert [*texts(ast.parse('x = f"{y} stands on line 1"\n'))] == [(1, " stands on line 1")]
+    assert banned(" stands on line 1")
     assert repeated([("A", "a.py:1"), ("B", "b.py:1"), ("A", "c.py:1")]) == {
         "A": ["a.py:1", "c.py:1"]
     }

@@ -1,4 +1,4 @@
-"""Hand-made views: what a store might know of one busy model and some trouble around it."""
+"""Hand-made views of one busy model, and of models and sources with problems."""
 
 from __future__ import annotations
 

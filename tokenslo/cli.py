@@ -1,7 +1,7 @@
 """The command ``tokenslo``: a table of commands, each loaded only when it is run.
 
-Exit codes: 0 success, 1 a check said no (or nobody reads the output any more, which click handles),
-2 something given was wrong, 130 interrupted.
+Exit codes: 0 success, 1 a check failed (or the reader of the output closed it, which click
+handles), 2 invalid input, 130 interrupted.
 """
 
 from __future__ import annotations

@@ -144,7 +144,7 @@ def difference(change: Change) -> Iterator[str]:
 
 
 def _read(path: Path) -> str | None:
-    """Return a file's text, whatever it holds; None if there is none.
+    """Return a file's text, whatever its bytes; None if there is no file.
 
     Raises click.ClickException for what cannot be replaced: reading a pipe could take forever.
     """

@@ -25,7 +25,7 @@ _ASCII = str.maketrans(
 
 @dataclass(frozen=True, slots=True)
 class FrameOptions:
-    """How a frame is drawn; without ``height``, everything is shown, and no keys."""
+    """Options of a frame; without ``height``, it has all rows and no keys."""
 
     width: int
     height: int | None = None

@@ -49,7 +49,7 @@ async def run(sidecars: Sequence[SidecarScraper], interval: float, console: Cons
 
 
 class _View:
-    """What is selected, and the frame of it on the screen."""
+    """The user's selection, and its frame on the screen."""
 
     def __init__(self, sidecars: Sequence[SidecarScraper], console: Console) -> None:
         self._sidecars, self._console = sidecars, console
@@ -76,7 +76,7 @@ class _View:
         self.redraw()
 
     async def draw_until_quit(self, scraping: asyncio.Task[None]) -> None:
-        """Draw a frame after each change; raises what ends the scraping."""
+        """Draw a frame after each change; raises the errors of scraping."""
         scraping.add_done_callback(lambda _: self.redraw())
         while not self._quit:
             if scraping.done():

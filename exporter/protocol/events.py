@@ -95,7 +95,7 @@ class Listener(Protocol):
         """Handle a complete request, or the start of its response if that comes earlier."""
 
     def chunk(self, stream: Stream, time: float, tokens: int) -> None:
-        """Handle a chunk with text, that is at least one token, of a streaming response.
+        """Handle a chunk of a streaming response with text: at least one token.
 
         ``tokens`` is the server's token count of the chunk (continuous usage).  It is 0 if the
         server reports none; the chunk then counts as one token.

@@ -23,7 +23,7 @@ Fields = list[tuple[bytes, bytes]]
 
 
 class MalformedMessage(Exception):  # noqa: N818 - the peer's message, not an error of this code
-    """Bytes that are no HTTP/1 message, or an ambiguous one.
+    """Bytes that are not an HTTP/1 message, or are ambiguous.
 
     ``reason`` is one of
     ``version``, ``start_line``, ``field``, ``bare_newline`` (CR or LF alone, NUL), ``folded``,

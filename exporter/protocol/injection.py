@@ -219,7 +219,7 @@ class _Rewriter:
         return self._take_output()
 
     def ended(self) -> bytes:
-        """Return the buffered bytes unchanged: a truncated message, but no different one."""
+        """Return the buffered bytes of a truncated message unchanged."""
         self._flush()
         self._out.append(self._messages.pending)
         self._messages = MessageParser(self._head, self._pass, self._end)
@@ -296,7 +296,7 @@ class _Rewriter:
 
 
 def _with_timing_input(document: bytes, name: str) -> bytes:
-    """Add the timing input to a request, unless it is no object or has that input."""
+    """Add the timing input to a request, unless it is not an object or has that input."""
     try:
         fields = json.loads(document)
     except (ValueError, RecursionError):

@@ -203,7 +203,7 @@ class JsonScanner:
         self._expected = _Expected.COMMA if self._stack else _Expected.NOTHING
 
     def _of_element(self) -> Wanted | None:
-        """Return what is wanted of the next element if the innermost container is an array."""
+        """Return the selection for the next element if the innermost container is an array."""
         wanted, container = self._stack[-1]
         if isinstance(wanted, list) and isinstance(container, list) and len(container) < MEMBERS:
             return wanted[0]
@@ -325,7 +325,7 @@ class JsonScanner:
 
 
 def loaded(data: bytes) -> dict[str, Found] | None:
-    """Parse a complete document with the json module; None if it is no object."""
+    """Parse a complete document with the json module; None if it is not an object."""
     try:
         document = json.loads(data.decode("utf-8", "replace"), strict=False)
     except (ValueError, RecursionError):

@@ -31,7 +31,7 @@ class ActiveRequest:
     evaluation: SloEvaluation = field(default_factory=SloEvaluation)
 
     def merge_after_fin(self, stream: Stream) -> None:
-        """Merge the chunks after the client's FIN with the others: it was no disconnect."""
+        """Merge the chunks after the client's FIN with the others: it was not a disconnect."""
         if self.at_fin is not None and self.histograms:
             self.model.token_histograms.add(self.histograms)
             self.histograms = self.model.token_histograms

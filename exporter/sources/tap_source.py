@@ -21,7 +21,7 @@ from exporter.samples import (
 )
 from exporter.sources import BaseSource
 from exporter.sources.served_models import ServedModels
-from exporter.sources.unavailable import Unavailable, completed
+from exporter.sources.unavailable import Unavailable, with_missing_signals
 from exporter.taps.process.child_process import TapProcess
 from exporter.taps.process.messages import TapState
 
@@ -155,7 +155,7 @@ class TapSource(BaseSource):
         self._limited = answer.limited
         self._states, self._live, self._tasks = answer.taps, answer.live, answer.tasks
         self._genai = answer.genai
-        measurements, missing = self._completed(answer.measurements)
+        measurements, missing = self._with_missing_signals(answer.measurements)
         return Snapshot(
             source=self.name,
             measurements=tuple(
@@ -206,7 +206,7 @@ class TapSource(BaseSource):
         self._lost += self._live
         self._states, self._live = (), 0
 
-    def _completed(
+    def _with_missing_signals(
         self, found: Sequence[Measurement]
     ) -> tuple[tuple[Measurement, ...], tuple[Missing, ...]]:
         def why(model: Model, signal: str) -> Missing | None:
@@ -215,7 +215,7 @@ class TapSource(BaseSource):
             return _UNAVAILABLE.get(signal, _NOT_MEASURED).missing(signal, model)
 
         models = dict.fromkeys((one.model, one.version) for one in found)
-        return completed(found, models, why)
+        return with_missing_signals(found, models, why)
 
 
 _COUNTERS = (

@@ -75,7 +75,7 @@ def refuse(signals: Iterable[str], model: Model, reason: str, fix: str) -> Itera
     return (Missing(signal, *model, reason, fix) for signal in signals)
 
 
-def completed(
+def with_missing_signals(
     found: Iterable[Measurement | Missing],
     models: Iterable[Model],
     why: Callable[[Model, str], Missing | None],

@@ -69,7 +69,7 @@ class LatencyRecorder:
         self._append(self._increases(view), gap=array("f", [nan] * skipped_steps))
 
     def _increases(self, view: View) -> dict[_Key, Distribution]:
-        """Return what was observed since the previous call, of signals that had a value then."""
+        """Return the observations since the previous call, of signals with a value at that time."""
         found = {}
         baselines = {}
         for state in view.signals:

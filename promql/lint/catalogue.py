@@ -37,14 +37,14 @@ class Metric:
     """A metric family.
 
     ``name`` is that of its series; a histogram's or summary's is without ``_bucket``, ``_sum`` and
-    ``_count``.  ``labels`` leave out those that Prometheus adds to a target; None means that they
-    are not known.  ``values`` are all that a label can have, where that is known.  ``kinds`` is a
+    ``_count``.  ``labels`` exclude those that Prometheus adds to a target, and are None if unknown.
+    ``values`` are all values that a label can have, where they are known.  ``kinds`` is a
     label that splits the family into quantities that cannot be added up: of different units, or
     contained in each other.  ``growing`` are the values of that label whose gauge only grows, so
     that its rate makes sense; ``ratios`` those that are ratios from 0 to 1.  ``boundaries`` are
     bucket boundaries, ``boundaries_from`` names the setting that changes them (empty: fixed), and
-    ``whole_boundaries`` is how the server writes the boundary 1.  ``caution`` says why the metric
-    does not mean what its name suggests.
+    ``whole_boundaries`` is how the server writes the boundary 1.  ``caution`` is the reason
+    why the name of the metric is misleading.
     """
 
     name: str
@@ -73,9 +73,9 @@ class Rename:
 class Catalogue:
     """Metrics by name.
 
-    ``title`` names the servers in messages; ``prefixes`` begin names of these servers.
-    ``renamed`` holds families that are gone.  ``vague`` begins names that are not looked up;
-    ``partial`` begins names that releases without a catalogue may have.
+    ``title`` names the servers in messages; ``prefixes`` are those of their metrics.
+    ``renamed`` has the families that were renamed.  Names that begin with ``vague`` are not looked
+    up; those that begin with ``partial`` may exist in releases without a catalogue.
     """
 
     title: str
@@ -109,7 +109,7 @@ class Catalogue:
 
     @property
     def series(self) -> Iterator[str]:
-        """The names of all series, but for the quantiles of summaries."""
+        """The names of all series, without the quantiles of summaries."""
         for name, metric in self.metrics.items():
             if metric.kind in ("histogram", "summary"):
                 parts = (
@@ -122,7 +122,7 @@ class Catalogue:
     def covers(self, series: str) -> bool:
         """Whether a series of this name can only come from the servers of the catalogue.
 
-        A colon after the prefix is in the name of a series that some rule records.
+        A colon after the prefix marks a recorded series.
         """
         prefix = next((each for each in self.prefixes if series.startswith(each)), "")
         recorded = ":" in series[len(prefix) :]
@@ -160,8 +160,8 @@ def scraped(
 ) -> Catalogue:
     """Return the catalogue of one exposition: name, type and labels of the samples per family.
 
-    What an exposition cannot say (units, which labels are kinds) is taken from ``known``, and so
-    are the labels of families that have no sample yet.
+    ``known`` adds what an exposition lacks: units, which labels are kinds, and the labels of
+    families that have no sample yet.
     """
     metrics: dict[str, Metric] = {}
     for name, kind, samples in families:

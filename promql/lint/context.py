@@ -13,7 +13,7 @@ from promql.tree import Aggregate, Binary, Call, Expr, Negative, Number, Vector,
 RATES = frozenset({"rate", "irate"})
 COUNTER_FUNCTIONS = RATES | {"increase"}
 RATIO = re.compile(r"(?<![a-zA-Z])ratio(?![a-zA-Z])")
-"""In a name; a duration holds no ratio."""
+"""The word in a name, unlike in ``duration``."""
 DEFAULT_INTERVAL = 30.0
 """Seconds between two scrapes where no configuration states them."""
 TWO_SAMPLES = COUNTER_FUNCTIONS | {"delta", "idelta", "deriv", "predict_linear"}
@@ -35,7 +35,7 @@ class LintContext:
     interval_given: bool = False
     """Whether an option or a scrape configuration states the interval."""
     vocabulary: frozenset[str] = frozenset()
-    """The labels of all metrics known."""
+    """The labels of all known metrics."""
     rules: Mapping[str, Expr] = field(default_factory=dict)
     """The expressions of recording rules, by name."""
 
@@ -49,11 +49,11 @@ class LintContext:
         return found or (None if self.known.covers(name) else guess(name))
 
     def guesses(self, selector: Vector) -> bool:
-        """Whether a metric is known by its name only."""
+        """Whether a metric is guessed from its name."""
         return self.known.find(selector.name) is None
 
     def accumulates(self, selector: Vector) -> bool:
-        """Whether the series grow from the start of their process on."""
+        """Whether the series count from the start of their process."""
         match self.metric(selector):
             case (_, "bucket" | "sum" | "count"):
                 return True

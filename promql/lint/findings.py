@@ -27,7 +27,7 @@ CHECKS: Mapping[str, LintCheck] = {
     "TL003": LintCheck("unknown-label", "error", "a label that the metric does not have"),
     "TL004": LintCheck("unknown-value", "error", "a value that the label never takes"),
     "TL005": LintCheck(
-        "off-grid", "error", "a threshold that is no bucket boundary of the histogram"
+        "off-grid", "error", "a threshold that is not a bucket boundary of the histogram"
     ),
     "TL006": LintCheck(
         "boundary-spelling", "warning", 'a whole boundary in one spelling: le="1" or le="1.0"'
@@ -65,7 +65,7 @@ CHECKS: Mapping[str, LintCheck] = {
     "TL037": LintCheck("always-fires", "error", "an alert whose expression always has a result"),
     "TL041": LintCheck("unit", "error", "a panel whose unit is not that of its query"),
     "TL042": LintCheck(
-        "pinned-label", "warning", "a label pinned in one query and chosen in others"
+        "pinned-label", "warning", "a label fixed in one query and variable in others"
     ),
     "TL043": LintCheck(
         "other-latency", "warning", "a mean per request labelled as inter-token latency"
@@ -89,7 +89,7 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A defect with its place: ``part`` is a piece of the query, ``path`` its keys in the file."""
+    """A defect with its place: ``part`` is text of the query, ``path`` its keys in the file."""
 
     file: str
     line: int

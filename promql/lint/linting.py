@@ -25,8 +25,8 @@ _CHECKS: tuple[Callable[[LocatedQuery, Expr, LintContext], Iterator[Hit]], ...] 
     matching.check,
     units.check,
 )
-_LONGEST_PART = 200
-_NOTHING = UnreadableFile(
+_MAX_PART = 200
+_NO_QUERY = UnreadableFile(
     0, "is a folder without any query", "give the folder of the dashboards or rules"
 )
 
@@ -98,9 +98,8 @@ def lint(
         (order[id(query)], _finding(query, hit)) for query, hit in hits if hit.check not in disabled
     )
     ordered = sorted(findings, key=lambda pair: (pair[0], pair[1].check))
-    unique = dict.fromkeys(
-        finding for _, finding in ordered
-    )  # one selector may stand several times in a query
+    # A query may contain the same selector several times.
+    unique = dict.fromkeys(finding for _, finding in ordered)
     return Report(tuple(unique), tuple(notes), tuple(unreadable), len(queries))
 
 
@@ -134,7 +133,7 @@ def _collect(
                 intervals += found.intervals
         intervals += _neighbour_intervals(Path(file))
         if folder and len(queries) == read_before:
-            unreadable.append((_printable(file), _NOTHING))
+            unreadable.append((_printable(file), _NO_QUERY))
         elif folder and skipped:
             many = f"{skipped} file{'s' * (skipped > 1)}"
             notes.append(f"{_printable(file)}: {many} without dashboards or rules skipped")
@@ -175,16 +174,16 @@ def _syntax_hit(problem: InvalidPromQL, length: int) -> Hit:
 
 
 def _type_hits(query: LocatedQuery, root: Expr, found: Iterable[Hit]) -> Iterator[Hit]:
-    """Yield defects of functions and types, unless another finding covers the same part."""
+    """Yield defects of functions and types, unless another hit covers the same part."""
     try:
-        gives = type_of(root)
+        result = type_of(root)
     except InvalidPromQL as problem:
         hit = _syntax_hit(problem, len(query.text))
         if all(_span(each.part) != _span(hit.part) for each in found):
             yield hit
         return
-    if query.use in ("record", "alert") and gives in ("range", "text"):
-        what = "a range" if gives == "range" else "text"
+    if query.use in ("record", "alert") and result in ("range", "text"):
+        what = "a range" if result == "range" else "text"
         why = f"a rule needs an instant vector or a number, and this is {what}"
         yield Hit("TL001", root, why, "take a function of it, such as rate(…)")
 
@@ -203,7 +202,7 @@ def _finding(query: LocatedQuery, hit: Hit) -> Finding:
         tuple(key if isinstance(key, int) else str(key) for key in query.path),
         hit.check,
         hit.severity or CHECKS[hit.check].severity,
-        part if len(part) <= _LONGEST_PART else f"{part[:_LONGEST_PART]}…",
+        part if len(part) <= _MAX_PART else f"{part[:_MAX_PART]}…",
         _printable(hit.why),
         _printable(hit.fix),
     )

@@ -2,7 +2,7 @@
 
 Supported are Grafana dashboards (classic, with rows, nested, of the v2 schema; bare, as the API
 wraps them, or in a ConfigMap or GrafanaDashboard), Prometheus rule files (Mimir's and vmalert's are
-the same), PrometheusRule and its kin, and the triggers of KEDA's ScaledObject.
+the same), PrometheusRule and similar resources, and the triggers of KEDA's ScaledObject.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ Path = tuple[str | int, ...]
 
 _PROMETHEUS = ("prometheus", "mimir", "thanos", "cortex", "victoriametrics")
 _MAX_QUERIES = 20_000
-_MAX_NESTING = 3  # of texts that hold files
+_MAX_NESTING = 3  # of files in texts
 
 
 @dataclass(frozen=True, slots=True)
 class LocatedQuery:
     """One PromQL expression of a file.
 
-    ``place`` is its place in words, ``path`` in keys.  ``name`` is the title of the panel, or the
-    record or alert of the rule.  ``unit`` is the panel's unit in Grafana's terms, empty if unknown.
-    ``shortest`` is the minimum step of a panel in seconds, if it sets one.  ``labels`` are those of
-    a rule, ``templates`` its annotations.
+    ``place`` describes its place for messages, ``path`` gives its keys.  ``name`` is the title of
+    the panel, or the record or alert of the rule.  ``unit`` is the panel's unit in Grafana's terms,
+    empty if unknown.  ``shortest`` is the minimum step of a panel in seconds, if it sets one.
+    ``labels`` are those of a rule, ``templates`` its annotations.
     """
 
     file: str
@@ -45,7 +45,7 @@ class LocatedQuery:
     labels: Mapping[str, str] = field(default_factory=dict)
     templates: tuple[str, ...] = ()
     dashboard: int = 0
-    """Which of the dashboards of the file, from 1; 0 for rules."""
+    """Number of the dashboard in the file, from 1; 0 for rules."""
 
     def line(self, offset: int = 0) -> int:
         """Return the line of a character of the expression."""
@@ -60,7 +60,7 @@ class FileQueries:
     notes: list[str] = field(default_factory=list)
     intervals: list[float] = field(default_factory=list)
     """Scrape intervals, in seconds."""
-    understood: bool = False
+    recognized: bool = False
     dashboards: int = 0
 
 
@@ -69,7 +69,7 @@ def find_queries(file: str, documents: list[Value]) -> FileQueries:
     found = FileQueries()
     for index, document in enumerate(documents):
         _document(file, document, (index,) if len(documents) > 1 else (), found)
-    if not found.understood:
+    if not found.recognized:
         raise NoQueries(
             0,
             "is neither a Grafana dashboard nor a file of Prometheus rules",
@@ -87,16 +87,16 @@ def _document(file: str, value: Value, path: Path, found: FileQueries, nesting: 
         return
     spec = _mapping(value.get("spec"))
     if isinstance(value.get("groups"), list):
-        found.understood = True
+        found.recognized = True
         found.queries += _rules(file, value["groups"], (*path, "groups"))
     elif isinstance(spec.get("groups"), list):
-        found.understood = True
+        found.recognized = True
         found.queries += _rules(file, spec["groups"], (*path, "spec", "groups"))
     elif intervals := [*_scrape_intervals(value, spec)]:
-        found.understood = True
+        found.recognized = True
         found.intervals += intervals
     elif isinstance(spec.get("triggers"), list):
-        found.understood = True
+        found.recognized = True
         found.queries += _triggers(file, value, path)
     elif isinstance(value.get("items"), list):
         for index, item in enumerate(value["items"]):
@@ -137,7 +137,7 @@ def _scrape_intervals(value: Mapping[str, Value], spec: Mapping[str, Value]) -> 
 def _inner_files(
     value: Mapping[str, Value], spec: Mapping[str, Value]
 ) -> Iterator[tuple[Path, LocatedText]]:
-    """Yield the files that a manifest holds as text."""
+    """Yield the files that a manifest contains as text."""
     for name, text in _mapping(value.get("data")).items():
         if isinstance(text, LocatedText) and name.endswith((*SUFFIXES, ".rules")):
             yield ("data", name), text
@@ -150,7 +150,7 @@ def _parse_inner(text: LocatedText) -> list[Value]:
         return parse(str(text))
     except UnreadableFile as problem:
         line = text.line + problem.line - 1 if text.block and problem.line else text.line
-        raise UnreadableFile(line, f"holds a file that {problem.message}", problem.fix) from None
+        raise UnreadableFile(line, f"contains a file that {problem.message}", problem.fix) from None
 
 
 def _with_outer_lines(value: Value, outer: LocatedText) -> Value:
@@ -200,7 +200,7 @@ def _triggers(file: str, value: Mapping[str, Value], path: Path) -> Iterator[Loc
 
 
 def _dashboard(file: str, value: Mapping[str, Value], path: Path, found: FileQueries) -> None:
-    found.understood = True
+    found.recognized = True
     found.dashboards += 1
     sources = _datasources(value)
     for where, panel in _panels(value, path):

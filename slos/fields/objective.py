@@ -157,7 +157,7 @@ def check_service_fit(
 
 
 def _fits_queries(indicator: Generic, read: Mapping[str, Any], place: Place) -> None:
-    """Refuse keys that queries of the user cannot serve."""
+    """Refuse keys that user-defined queries do not support."""
     if read.get("selector"):
         message = "is not added to queries of your own"
         place.at("selector").refuse(message, "write its labels into the queries")

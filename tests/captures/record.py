@@ -55,12 +55,12 @@ class Recorder:
             connection.close()
 
     def answer(self, name: str, path: str, method: str = "GET") -> None:
-        """Write the JSON of a path, indented."""
+        """Record the JSON response of a path, indented."""
         content = json.loads(self.request(method, path))
         (self.folder / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
 
     def metrics(self, name: str) -> None:
-        """Write the metrics byte for byte, after the gauges have been updated."""
+        """Record the metrics byte for byte, after the gauges have been updated."""
         time.sleep(SETTLE_SECONDS)
         connection = HTTPConnection("127.0.0.1", self.server.ports[2], timeout=60)
         connection.request("GET", "/metrics")
@@ -68,7 +68,7 @@ class Recorder:
         connection.close()
 
     def stage(self, name: str) -> None:
-        """Write metrics, statistics and index while there is no traffic."""
+        """Record metrics, statistics and index while there is no traffic."""
         self.metrics(name)
         self.answer(f"{name}_stats", "/v2/models/stats")
         self.answer(f"{name}_index", "/v2/repository/index", "POST")
@@ -133,7 +133,7 @@ def traffic(to: Recorder) -> None:
 
 
 def streams(to: Recorder, name: str) -> None:
-    """Write the metrics while 6 streams of each engine and 2 others are running."""
+    """Record the metrics while 6 streams of each engine and 2 others are running."""
     running = [
         partial(to.infer, model, "word " * 30, max_tokens=60, stream=True) for model in ENGINES
     ]
@@ -180,7 +180,7 @@ def everything(to: Recorder) -> None:
 
 
 def summaries(to: Recorder, name: str) -> None:
-    """Write metrics of models that were used and of one, failing, that was not."""
+    """Record metrics of models that were used, and of an unused one."""
     for _ in range(20):
         to.infer("plain")
         to.infer("cached")

@@ -1,4 +1,4 @@
-"""Record what a real Triton exports of each scenario: ``python -m tests.captures.record_traces``.
+"""Record the traces that a real Triton exports: ``python -m tests.captures.record_traces``.
 
 Writes ``traces_SCENARIO.jsonl`` to the folder of this file, or to the folder given: one export
 request per line, byte for byte, in the order of arrival.

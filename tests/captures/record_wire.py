@@ -109,7 +109,7 @@ def get(path: str) -> bytes:
 
 
 def receive(connection: socket.socket, mark: bytes) -> None:
-    """Read until ``mark`` has come, or to the end."""
+    """Read until ``mark`` has arrived, or to the end."""
     got = b""
     while mark not in got and (more := connection.recv(65536)):
         got += more

@@ -1,4 +1,4 @@
-"""Record what passes between gRPC clients and a real Triton.
+"""Record the traffic between gRPC clients and a real Triton.
 
 ``python -m tests.captures.record_wire_grpc`` writes ``wire_grpc_SCENARIO.jsonl`` beside this file,
 or into the folder given, in the format of :mod:`tests.captures.record_wire`; and in
@@ -111,7 +111,7 @@ def _tensor(name: str, kind: str, of: Any, value: list[Any]) -> grpc.InferInput:
 
 
 def died(client: RecordedClient) -> None:
-    """Send a request from another process, and kill that during the stream."""
+    """Send a request from another process, and kill it during the stream."""
     code = (
         "import sys\nfrom tests.captures.record_wire_grpc import stream_for_long\n"
         "stream_for_long(sys.argv[1], int(sys.argv[2]))"

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from lab.prometheus import Prometheus
-from tests.rule_values.compare import BUDGET, PERIOD, Compared, compare
+from tests.rule_values.compare import BUDGET, PERIOD, ToolComparison, compare
 from tests.rule_values.recordings import Tool, tokenslo, tools
 from tests.rule_values.replay import replaying
 from tests.rule_values.traffic import (
@@ -57,10 +57,10 @@ ROLLOUTS = ("births", "labels")
 IN_EVERY_RUN = ("idle", "births", "gaps")
 
 Start = Callable[..., Prometheus]
-Results = dict[tuple[str, str, str, str], Compared]
+Results = dict[tuple[str, str, str, str], ToolComparison]
 
 
-def by_name(results: Iterable[Compared]) -> Results:
+def by_name(results: Iterable[ToolComparison]) -> Results:
     return {(r.scenario, r.tool.objective, r.tool.period, r.tool.name): r for r in results}
 
 
@@ -116,7 +116,7 @@ def long_results(prometheus: Start, tmp_path_factory: pytest.TempPathFactory) ->
         return by_name(compared)
 
 
-def over(result: Compared, windows: Iterable[str], bound: float) -> dict[str, float]:
+def over(result: ToolComparison, windows: Iterable[str], bound: float) -> dict[str, float]:
     """Return the errors above a bound, of the worst check of each window."""
     errors = {window: result.error(window) for window in windows}
     return {window: error for window, error in errors.items() if error > bound}

@@ -1,4 +1,4 @@
-"""What the generated rules do on the real promtool, Prometheus and Alertmanager."""
+"""Generated rules on the real promtool, Prometheus and Alertmanager."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_rules_are_free_of_lint(run: Run) -> None:
 
 @pytest.mark.parametrize("days", PERIODS)
 def test_every_indicator_target_and_period_passes_its_own_tests(run: Run, days: int) -> None:
-    """Each indicator over one period: how events are counted has nothing to do with windows."""
+    """Test each indicator over one period: counting events is independent of windows."""
     here = slice(PERIODS.index(days), None, len(PERIODS))
     objectives = [
         objective(indicator, TARGETS[number % len(TARGETS)])
@@ -87,7 +87,7 @@ PART_OF_PERIOD = {1: "promtool@bookworm", 28: "promtool@trixie", 90: "promtool@f
 def test_windows_and_budgets_pass_their_own_tests(
     run: Run, part: Callable[[str], Path], days: int
 ) -> None:
-    """Of events, of slices of both kinds, of groups, without a guard, and of every strictness."""
+    """Test events, time slices of both kinds, groups, no guard, and targets from 1% to 99.999%."""
     slices = TimeSlices(Decimal(60), Decimal("0.95"))
     steps = (PolicyStep(Decimal("0.5"), "slow down"), PolicyStep(Decimal(1), "stop"))
     plan = example(
@@ -110,9 +110,9 @@ BREAKAGES = {
         'rate5m{service="chat",slo="availability"} > 0.1344',
         "rate1h > 0.1344",
     ),
-    "blind to errors": ("error|rejected|timeout", "rejected"),
+    "ignores errors": ("error|rejected|timeout", "rejected"),
     "not a number when idle": ("> 0)", ">= 0)"),
-    "missed at once": ("for: 30m", "for: 1m"),
+    "absence alert without delay": ("for: 30m", "for: 1m"),
 }
 
 
@@ -122,20 +122,20 @@ BUDGET_BREAKAGES = {
     "a ticket without its short window": (RATIO.format("6h", "01\n"), "vector(1)\n"),
     "a ticket that is late": (RATIO.format("3d", "01\n"), RATIO.format("3d", "015\n")),
     "no guard": (">= 10\n", ">= 0\n"),
-    "spent before it is": ("<= 0\n", "<= 0.1\n"),
-    "spent by fewer events than the guard": (
+    "budget exhausted too early": ("<= 0\n", "<= 0.1\n"),
+    "budget exhausted below the guard": (
         'period_bad:increase{service="chat",slo="availability"} >= 10',
         'period_bad:increase{service="chat",slo="availability"} >= 5',
     ),
-    "a policy that is early": ("<= 0.5\n", "<= 0.55\n"),
-    "no budget": ("/ 0.01 or", "/ 0.02 or"),
+    "a budget policy that is early": ("<= 0.5\n", "<= 0.55\n"),
+    "wrong budget": ("/ 0.01 or", "/ 0.02 or"),
 }
 
 
-NOTICED_IN_EVERY_RUN = {
+IN_DEFAULT_SUITE = {
     "pages too late",
-    "blind to errors",
-    "missed at once",
+    "ignores errors",
+    "absence alert without delay",
     "a page without its long window",
 }
 
@@ -143,7 +143,7 @@ NOTICED_IN_EVERY_RUN = {
 @pytest.mark.parametrize(
     "breakage",
     [
-        pytest.param(name, marks=() if name in NOTICED_IN_EVERY_RUN else pytest.mark.long)
+        pytest.param(name, marks=() if name in IN_DEFAULT_SUITE else pytest.mark.long)
         for name in (*BREAKAGES, *BUDGET_BREAKAGES)
     ],
 )
@@ -165,7 +165,7 @@ SLO = 'service="chat",slo="availability"'
 
 
 def test_uneven_traffic_is_weighted_by_events(scenario: Callable[..., None]) -> None:
-    """Five quiet hours at 1/s without an error, then one at 100/s with 10 % of them."""
+    """Five hours at 1/s without errors, then one hour at 100/s with 10 % errors."""
     truth = 0.1 * 360_000 / (5 * 3600 + 360_000)
     recorded = f"scalar(sum(count_over_time(slo:target:ratio{{{SLO}}}[28d]))) / {28 * 1440}"
     mean_of_ratios = f"avg_over_time(slo:error_ratio:rate5m{{{SLO}}}[28d])"
@@ -205,18 +205,20 @@ def streams(outcome: str, phase: str, **labels: str) -> str:
     return str(vector("llm_streams_total", named))
 
 
-def judged(result: str, clause: str = "", pod: str = "a", of: str = "chat/goodput") -> str:
+def goodput_requests(
+    result: str, clause: str = "", pod: str = "a", of: str = "chat/goodput"
+) -> str:
     named = {"model": "llama", "namespace": "prod", "pod": pod, "objective": of}
     return str(vector("llm_goodput_requests_total", {**named, "result": result, "clause": clause}))
 
 
-def compared(result: str, signal: str = "ttft", threshold: str = "0.8") -> str:
+def slo_events(result: str, signal: str = "ttft", threshold: str = "0.8") -> str:
     named = {"model": "llama", "namespace": "prod", "signal": signal, "threshold": threshold}
     return str(vector("llm_slo_events_total", {**named, "result": result}))
 
 
 BAD, TOTAL = (f"sum_over_time(slo:{name}:increase1m[1h])" for name in ("bad", "total"))
-# By indicator: a good series, bad ones, and those that are in neither count.
+# By indicator: a good series, bad series, and series that count as neither.
 COUNTED = {
     "stream_completion": (
         streams("ok", "complete"),
@@ -244,9 +246,9 @@ COUNTED = {
         ),
     ),
     "goodput": (
-        judged("good"),
-        (judged("bad", "ttft"), judged("bad", "tpot")),
-        (judged("unknown", "tpot"), judged("bad", "ttft", of="chat/other")),
+        goodput_requests("good"),
+        (goodput_requests("bad", "ttft"), goodput_requests("bad", "tpot")),
+        (goodput_requests("unknown", "tpot"), goodput_requests("bad", "ttft", of="chat/other")),
     ),
     "availability": (
         OK,
@@ -254,9 +256,9 @@ COUNTED = {
         (OK.replace('"ok"', '"invalid"'), OK.replace('"ok"', '"disconnected"')),
     ),
     "ttft": (
-        compared("good"),
-        (compared("bad"), compared("bad").replace('"prod"', '"prod",pod="b"')),
-        (compared("bad", signal="e2e"), compared("bad", threshold="0.4")),
+        slo_events("good"),
+        (slo_events("bad"), slo_events("bad").replace('"prod"', '"prod",pod="b"')),
+        (slo_events("bad", signal="e2e"), slo_events("bad", threshold="0.4")),
     ),
 }
 
@@ -265,7 +267,7 @@ COUNTED = {
 def test_first_events_of_series_at_zero_count(
     scenario: Callable[..., None], indicator: str
 ) -> None:
-    """Each bad series gets 20 events at once and 20 more; what is in neither count is large."""
+    """Each bad series gets 20 events at once and 20 more; the uncounted series are large."""
     good, bad, neither = COUNTED[indicator]
     scenario(
         example(objective(indicator)),
@@ -283,7 +285,7 @@ def test_first_events_of_series_at_zero_count(
 def test_goodput_without_results_has_no_ratio(scenario: Callable[..., None]) -> None:
     scenario(
         example(objective("goodput")),
-        {judged("unknown", "tpot"): "0+10x160"},
+        {goodput_requests("unknown", "tpot"): "0+10x160"},
         ("1h", "slo:error_ratio:rate1h", False),
         ("1h", firing("MetricAbsent", severity="critical"), True),
     )
@@ -293,15 +295,15 @@ def test_goodput_without_results_has_no_ratio(scenario: Callable[..., None]) -> 
 def test_a_server_that_declares_a_signal_unavailable_pages_no_one(
     scenario: Callable[..., None], disabled: str
 ) -> None:
-    """A cause alert is about it; without causes, it is a ticket."""
+    """A cause alert reports it; without causes, a ticket does."""
     named = {"model": "llama", "namespace": "prod", "pod": "b", "signal": "goodput"}
     declared = str(vector("tokenslo_signal_info", {**named, "quality": "unavailable"}))
     scenario(
         example(objective("goodput"), alerting=Alerting(disable=frozenset({disabled}))),
         {
-            judged("good"): "0+10x160",
-            judged("bad", "ttft"): "0x160",
-            judged("unknown", "tpot", pod="b"): "0+10x160",
+            goodput_requests("good"): "0+10x160",
+            goodput_requests("bad", "ttft"): "0x160",
+            goodput_requests("unknown", "tpot", pod="b"): "0+10x160",
             declared: "1x160",
         },
         ("1h", "slo:error_ratio:rate1h == 0", True),
@@ -316,9 +318,9 @@ def test_partially_unjudged_requests_keep_their_server(
     scenario(
         example(objective("goodput")),
         {
-            judged("good"): "0+10x160",
-            judged("bad", "ttft"): "0x160",
-            judged("unknown", "tpot"): "0+90x160",
+            goodput_requests("good"): "0+10x160",
+            goodput_requests("bad", "ttft"): "0x160",
+            goodput_requests("unknown", "tpot"): "0+90x160",
         },
         ("1h", "slo:error_ratio:rate1h == 0", True),
         ("1h", "ALERTS", False),
@@ -328,7 +330,7 @@ def test_partially_unjudged_requests_keep_their_server(
 def test_first_scraped_counters_do_not_count_as_events(
     scenario: Callable[..., None],
 ) -> None:
-    """Its counters are as old as it is: what they held when first scraped did not happen now."""
+    """Counters of a new target may be old: their first values are not events of now."""
     scenario(
         AVAILABILITY,
         {OK: "_x40 90000+30x40", ERROR: "_x40 5000+0x40"},
@@ -338,7 +340,7 @@ def test_first_scraped_counters_do_not_count_as_events(
 
 
 GAP = "0+30x40 stale _x29"
-"""Twenty minutes of scrapes, and then none for a quarter of an hour."""
+"""Twenty minutes of scrapes, then a quarter of an hour without."""
 
 
 def test_events_during_failed_scrapes_count_afterwards(scenario: Callable[..., None]) -> None:
@@ -360,7 +362,7 @@ def test_counter_reset_is_no_burst_of_errors(scenario: Callable[..., None]) -> N
 
 
 def test_idle_service_after_traffic_has_a_ratio(scenario: Callable[..., None]) -> None:
-    """With the window behind it there is not a ratio; over the longer ones it stays."""
+    """Without events in a window there is no ratio; longer windows keep theirs."""
     scenario(
         AVAILABILITY,
         {OK: "0+99x40 3960+0x100", ERROR: "0+1x40 40+0x100"},
@@ -382,7 +384,7 @@ def test_a_spent_budget_fires_after_enough_bad_events(scenario: Callable[..., No
 
 
 def test_missing_threshold_fires_metric_absent(scenario: Callable[..., None]) -> None:
-    others = {compared(result, threshold="0.9"): "0+10x160" for result in ("good", "bad")}
+    others = {slo_events(result, threshold="0.9"): "0+10x160" for result in ("good", "bad")}
     scenario(
         example(objective("ttft")),
         others,
@@ -393,13 +395,15 @@ def test_missing_threshold_fires_metric_absent(scenario: Callable[..., None]) ->
     )
 
 
-@pytest.mark.parametrize("edge", ["2", "2.0"])
-def test_both_spellings_of_a_whole_second_match(scenario: Callable[..., None], edge: str) -> None:
+@pytest.mark.parametrize("boundary", ["2", "2.0"])
+def test_both_spellings_of_a_whole_second_match(
+    scenario: Callable[..., None], boundary: str
+) -> None:
     own = {"histogram": 'latency_seconds{job="shop"}'}
     scenario(
         example(Objective("latency", "histogram", Decimal("0.99"), Decimal(2), queries=own)),
         {
-            f'latency_seconds_bucket{{job="shop",le="{edge}"}}': "0+9x40",
+            f'latency_seconds_bucket{{job="shop",le="{boundary}"}}': "0+9x40",
             'latency_seconds_count{job="shop"}': "0+10x40",
         },
         ("15m", is_near("slo:error_ratio:rate5m", 0.1), True),
@@ -413,13 +417,15 @@ def step(plan: Plan, question: str) -> str:
     return page.split(question, 1)[1].split("```promql", 1)[1].split("```", 1)[0]
 
 
-def left_at(ages: Callable[[float], float]) -> dict[str, str]:
-    """Return the histogram of ages at disconnect; ``ages`` is the share that is at most so old."""
+def disconnect_ages(cumulative: Callable[[float], float]) -> dict[str, str]:
+    """Return the histogram of ages at disconnect with a cumulative distribution."""
     named = {"model": "llama", "version": "1", "namespace": "prod"}
     return {
         str(vector("llm_disconnect_age_seconds_bucket", {**named, "le": le})): f"0+{share:g}x20"
-        for edge in (*SIGNALS["disconnect_age"].buckets, inf)
-        for le, share in [("+Inf" if edge == inf else f"{edge:g}", 1000 * ages(edge))]
+        for boundary in (*SIGNALS["disconnect_age"].buckets, inf)
+        for le, share in [
+            ("+Inf" if boundary == inf else f"{boundary:g}", 1000 * cumulative(boundary))
+        ]
     }
 
 
@@ -439,8 +445,8 @@ def test_runbook_query_finds_the_client_timeout(
     def cut(age: float) -> float:
         return 1.0 if age > timeout else free(age)
 
-    scenario(plan, left_at(cut), ("10m", f"({query}) > 0.9", True))
-    scenario(plan, left_at(free), ("10m", f"({query}) < 0.9", True))
+    scenario(plan, disconnect_ages(cut), ("10m", f"({query}) > 0.9", True))
+    scenario(plan, disconnect_ages(free), ("10m", f"({query}) < 0.9", True))
 
 
 def test_runbook_query_names_the_failing_clause(scenario: Callable[..., None]) -> None:
@@ -449,18 +455,18 @@ def test_runbook_query_names_the_failing_clause(scenario: Callable[..., None]) -
     scenario(
         plan,
         {
-            judged("good"): "0+90x20",
-            judged("bad", "ttft"): "0+8x20",
-            judged("bad", "tpot"): "0+2x20",
-            judged("unknown"): "0+500x20",
+            goodput_requests("good"): "0+90x20",
+            goodput_requests("bad", "ttft"): "0+8x20",
+            goodput_requests("bad", "tpot"): "0+2x20",
+            goodput_requests("unknown"): "0+500x20",
         },
         ("10m", is_near(f"sum by (clause) ({query} > 0.05)", 0.08), True),
-        ("10m", f"({query} > 0.05) and on (clause) {judged('bad', 'ttft')}", True),
+        ("10m", f"({query} > 0.05) and on (clause) {goodput_requests('bad', 'ttft')}", True),
     )
 
 
 def test_runbook_query_finds_the_stuck_engine(scenario: Callable[..., None]) -> None:
-    """The sidecar withdraws the gauges of such an engine, so no query about them can find it."""
+    """The sidecar withdraws the gauges of a stuck engine, so queries of them cannot find it."""
     plan = example(objective("ttft"))
     query = step(plan, "Is an engine busy")
 
@@ -488,7 +494,7 @@ def test_runbook_query_finds_the_stuck_engine(scenario: Callable[..., None]) -> 
 
 
 def test_headroom_is_evaluated_per_server(scenario: Callable[..., None]) -> None:
-    """One of two is full: half of all slices are bad, although the mean would leave room."""
+    """One of two servers is full: half of all slices are bad, although the mean has headroom."""
     full, empty = (
         f'llm_kv_cache_utilization_ratio{{model="llama",namespace="prod",pod="{pod}"}}'
         for pod in "ab"
@@ -502,7 +508,7 @@ def test_headroom_is_evaluated_per_server(scenario: Callable[..., None]) -> None
 
 
 def test_labels_may_change(scenario: Callable[..., None]) -> None:
-    """A new version of the model, or another pod, goes on where the old one stopped."""
+    """A new version of the model or another pod continues the traffic of the old one."""
     old, new = (OK.replace("}", f',version="{version}"}}') for version in "12")
     scenario(
         AVAILABILITY,
@@ -519,7 +525,7 @@ def test_labels_may_change(scenario: Callable[..., None]) -> None:
 
 @pytest.mark.parametrize("ratio", ["1", "0.5", "0.2"])
 def test_page_fires_at_the_documented_time(scenario: Callable[..., None], ratio: str) -> None:
-    """Not earlier and not later than a minute around the time that explain and runbooks print."""
+    """Expect the page within a minute of the time that explain and runbooks print."""
     (page, *_) = pairs(28 * DAY, Decimal("0.99"))
     seconds = page.seconds_to_fire(Decimal(ratio))
     bad = 1000 * Decimal(ratio)
@@ -533,7 +539,7 @@ def test_page_fires_at_the_documented_time(scenario: Callable[..., None], ratio:
 
 @contextmanager
 def pager() -> Iterator[tuple[str, list[dict]]]:
-    """Listen for Alertmanager's notifications: the URL, and the alerts that arrive."""
+    """Yield the URL of a webhook for Alertmanager, and the list of alerts that it receives."""
     reported: list[dict] = []
 
     class Hook(BaseHTTPRequestHandler):
@@ -554,7 +560,7 @@ def pager() -> Iterator[tuple[str, list[dict]]]:
 
 
 def outage(now: int) -> str:
-    """Three hours of requests as OpenMetrics; in the last half hour, until ``now``, all fail."""
+    """Return three hours of requests as OpenMetrics; all fail in the last half hour."""
     start, failing = now - 3 * 3600, now - 1800
     lines = ["# TYPE llm_requests counter"]
     for series, rises in ((OK, lambda t: min(t, failing)), (ERROR, lambda t: max(t, failing))):
@@ -563,8 +569,8 @@ def outage(now: int) -> str:
     return "\n".join([*lines, "# EOF", ""])
 
 
-def hurried(rules: str) -> str:
-    """Without its groups' own intervals the file is evaluated every second."""
+def without_intervals(rules: str) -> str:
+    """Remove the intervals of groups, so that Prometheus evaluates the rules every second."""
     content = libyaml.load(rules)
     for group in content["groups"]:
         del group["interval"]
@@ -578,10 +584,10 @@ def test_page_arrives_and_inhibits_tickets(
     alertmanager: Callable[..., Alertmanager],
     tmp_path: Path,
 ) -> None:
-    """On history that Prometheus itself backfills: raw counters first, recorded series then."""
+    """Use a history that promtool backfills: raw counters first, then recorded series."""
     files = alerts.files(AVAILABILITY, source="slo.yaml", version="0.1.0")
     rules, config = tmp_path / "chat.rules.yaml", tmp_path / "alertmanager.yml"
-    rules.write_text(hurried(files["alerts/chat.rules.yaml"]))
+    rules.write_text(without_intervals(files["alerts/chat.rules.yaml"]))
     now = int(time.time())
     history, data = tmp_path / "history.txt", tmp_path / "prometheus/data"
     history.write_text(outage(now))
@@ -597,7 +603,7 @@ def test_page_arrives_and_inhibits_tickets(
         backfill("rules", *span, f"--url={server.url}", f"--output-dir={data}", rules)
     with pager() as (url, reported):
         settings = {
-            # Longer than it takes all four alerts to arrive.
+            # Longer than all four alerts need to arrive.
             "route": {"receiver": "pager", "group_by": ["service", "slo"], "group_wait": "12s"},
             "receivers": [{"name": "pager", "webhook_configs": [{"url": url}]}],
             **libyaml.load(files["alerts/chat.inhibit.yaml"]),
@@ -611,23 +617,23 @@ def test_page_arrives_and_inhibits_tickets(
                 scrape={},
                 rules=[rules],
                 alertmanager=manager.url,
-                # It finds the Alertmanager after its first try, and would wait for a minute.
+                # Prometheus discovers the Alertmanager late, and then waits for a minute.
                 arguments=["--rules.alert.resend-delay=1s"],
             ),
         ):
-            known: dict[tuple[str, str], dict] = {}
+            active: dict[tuple[str, str], dict] = {}
 
-            def all_known() -> bool:
+            def all_active() -> bool:
                 for alert in json.loads(get(manager.ports[0], "/api/v2/alerts")[1]):
                     labels = alert["labels"]
-                    known[labels["alertname"], labels.get("window", "")] = alert
-                return len(known) == 4
+                    active[labels["alertname"], labels.get("window", "")] = alert
+                return len(active) == 4
 
-            wait_until(all_known, 60, 0.5)
+            wait_until(all_active, 60, 0.5)
             wait_until(lambda: reported, 60, 0.5)
-            all_known()
+            all_active()
     burn = "ChatAvailabilityErrorBudgetBurn"
-    assert {key: alert["status"]["state"] for key, alert in known.items()} == {
+    assert {key: alert["status"]["state"] for key, alert in active.items()} == {
         (burn, "1h"): "active",
         (burn, "6h"): "active",
         (burn, "1d"): "suppressed",

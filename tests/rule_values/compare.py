@@ -11,7 +11,7 @@ from operator import add
 from slos.durations import parse_duration
 from slos.events import MINUTE
 from slos.names import BASE_WINDOW
-from tests.rule_values.recordings import MOST, OBJECTIVES, TARGET, Tool
+from tests.rule_values.recordings import OBJECTIVES, SLICE_TARGET, TARGET, Tool
 from tests.rule_values.replay import Replay
 from tests.rule_values.traffic import DAY, SCRAPE, Traffic, Truth
 
@@ -24,9 +24,8 @@ _BUDGET = float(1 - TARGET)
 class Check:
     """The error ratio of a window that a tool computed at a time, and the true one.
 
-    ``computed`` and ``true`` are None where there is not a ratio.  ``lately`` are the lowest and \
-the
-    highest true ratio while the last events may not be scraped yet.  Relative errors are relative
+    ``computed`` and ``true`` are None without a ratio.  ``lately`` are the lowest and the highest
+    true ratio while the last events may not be scraped yet.  Relative errors are relative
     to at least ``least``.
     """
 
@@ -36,7 +35,7 @@ the
     least: float
 
     def of_budget(self) -> Check:
-        """Return the check for a budget, which is unspent without events."""
+        """Return the check of a budget, which is unspent without events."""
         return replace(self, true=self.true or 0.0, lately=self.lately or (0.0, 0.0))
 
     @property
@@ -64,7 +63,7 @@ def _share(part: float, whole: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class ToolComparison:
     """The checks of one tool in one scenario, by window."""
 
     scenario: str
@@ -72,7 +71,7 @@ class Compared:
     checks: Mapping[str, Sequence[Check]]
 
     def error(self, window: str) -> float:
-        """Return the worst error of a window."""
+        """Return the maximum error of a window."""
         return max(check.error for check in self.checks[window])
 
 
@@ -82,15 +81,15 @@ def compare(
     tools_: Mapping[str, Sequence[Tool]],
     history: int,
     checks: range,
-) -> list[Compared]:
+) -> list[ToolComparison]:
     """Evaluate the rules of tools on scenarios of ``history`` seconds; compare at ``checks``."""
     for traffic in played.values():
         replay.add(traffic.samples)
-    apart = {scenario: [tool.apart() for tool in of] for scenario, of in tools_.items()}
-    record(replay, [tool for each in apart.values() for tool in each], history, checks)
+    isolated = {scenario: [tool.isolated() for tool in of] for scenario, of in tools_.items()}
+    record(replay, [tool for each in isolated.values() for tool in each], history, checks)
     return [
-        Compared(scenario, tool, dict(_checks(replay, tool, played[scenario], checks)))
-        for scenario, of in apart.items()
+        ToolComparison(scenario, tool, dict(_checks(replay, tool, played[scenario], checks)))
+        for scenario, of in isolated.items()
         for tool in of
     ]
 
@@ -131,13 +130,16 @@ def _checks(
 
     for window, expr in tool.ratios.items():
         yield window, check(_numbers(replay.values(expr, checks)), window)
-    # Ours are of the events of the whole period, most of which a young history does not have.
+    # tokenslo divides by the events of the whole period, most of which a young history lacks.
     ours, period = tool.name == "tokenslo", float(parse_duration(tool.period))
-    had = {at: min(at / period, 1.0) if ours else 1.0 for at in checks}
+    share_recorded = {at: min(at / period, 1.0) if ours else 1.0 for at in checks}
     whole = _numbers(replay.values(tool.whole, checks))
-    yield PERIOD, check({at: ratio / had[at] for at, ratio in whole.items()}, tool.period)
+    yield (
+        PERIOD,
+        check({at: ratio / share_recorded[at] for at, ratio in whole.items()}, tool.period),
+    )
     left = _numbers(replay.values(tool.budget, checks))
-    spent = {at: (1 - share) * _BUDGET / had[at] for at, share in left.items()}
+    spent = {at: (1 - share) * _BUDGET / share_recorded[at] for at, share in left.items()}
     yield BUDGET, [one.of_budget() for one in check(spent, tool.period)]
 
 
@@ -157,7 +159,7 @@ def _truth(tool: Tool, traffic: Traffic) -> tuple[Truth, int]:
         return traffic.requests[0], late
     if objective.slices:
         seconds = int(objective.slices.window)
-        return every.slices(seconds, float(1 - MOST)), late + seconds
+        return every.slices(seconds, float(1 - SLICE_TARGET)), late + seconds
     return every, late
 
 

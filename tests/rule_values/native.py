@@ -31,7 +31,7 @@ HISTOGRAM = np.dtype(
     ]
 )
 _SPAN = (0x5A, 4, 0x08, 6, 0x10, 3)
-"""From bucket 3 on (6 is its zigzag), whose upper bound is 2 to the power of 3, three buckets."""
+"""Three buckets from number 3 (zigzag: 6), whose upper bound is 2 to the power of 3."""
 
 _NONE = 1e-9
 """Zero observations as a float: Prometheus 2.42 reads a count of 0 as an integer histogram."""
@@ -58,10 +58,10 @@ def encoded(good: Points, total: Points, times: npt.NDArray[np.uint8]) -> bytes:
 
 def histograms(samples: Samples) -> Iterator[tuple[Labels, Points, Points]]:
     """Yield the native form of classic histograms: labels, good and all observations."""
-    edge = ("le", str(BOUNDARY))
+    boundary = ("le", str(BOUNDARY))
     for labels, good in samples.items():
         named = dict(labels)
-        if named["__name__"] == f"{DURATION}_bucket" and edge in labels:
+        if named["__name__"] == f"{DURATION}_bucket" and boundary in labels:
             plain = {name: value for name, value in labels if name != "le"}
             total = samples[tuple(sorted({**plain, "__name__": f"{DURATION}_count"}.items()))]
             yield tuple(sorted({**plain, "__name__": DURATION}.items())), good, total

@@ -23,14 +23,14 @@ Count = Callable[[int], tuple[Values, Values]]
 
 _FAILED = ("error", "rejected", "timeout")
 _LONGEST_GAP = 1800
-_EDGE_OF_GAP = 1.1
+_EXTRAPOLATION_LIMIT = 1.1
 
 
 @dataclass(frozen=True, slots=True)
 class BurnRateCondition:
     """A burn-rate condition: an error ratio above ``threshold`` over both windows.
 
-    It fires after ``wait`` seconds, and with ``least_bad`` bad events in the long window at least.
+    It fires after ``wait`` seconds, with at least ``least_bad`` bad events in the long window.
     """
 
     pages: bool
@@ -41,13 +41,13 @@ class BurnRateCondition:
     least_bad: int = 0
 
     def seconds_to_fire(self, error_ratio: Decimal) -> Decimal | None:
-        """Return after how many seconds of an error ratio this fires; None for never."""
+        """Return the seconds until an error ratio fires this; None for never."""
         if error_ratio <= self.threshold:
             return None
         return self.threshold * self.long / error_ratio + self.wait
 
     def fires(self, count: Count, every: int) -> Flags:
-        """Return at which evaluations, one per ``every`` seconds, this fires."""
+        """Return whether this fires at each evaluation, one per ``every`` seconds."""
         bad, _ = count(int(self.long))
         holds = bad >= self.least_bad
         for window in (self.long, self.short):
@@ -66,13 +66,13 @@ def series(samples: Samples, outcomes: Iterable[str]) -> Iterator[tuple[Counts, 
     for labels, (times, bits) in samples.items():
         named = dict(labels)
         if named["__name__"] == REQUESTS and named["outcome"] in outcomes:
-            there = bits != np.uint64(ENDED)
-            if there.sum() > 1:  # a single sample has no increase
-                yield times[there], bits[there].view(np.float64)
+            is_sample = bits != np.uint64(ENDED)
+            if is_sample.sum() > 1:  # a single sample has no increase
+                yield times[is_sample], bits[is_sample].view(np.float64)
 
 
 def increases(samples: Samples, evaluations: Counts) -> Count:
-    """Count as tokenslo's rules do: sums of the increases recorded every minute."""
+    """Return counts as tokenslo's rules compute them: sums of increases recorded every minute."""
 
     def recorded(outcomes: Sequence[str]) -> Values:
         made = np.zeros(len(evaluations))
@@ -95,7 +95,7 @@ def increases(samples: Samples, evaluations: Counts) -> Count:
 
 
 def rates(samples: Samples, evaluations: Counts) -> Count:
-    """Count as Sloth's and Pyrra's rules do: sums of ``rate`` over each window."""
+    """Return counts as Sloth's and Pyrra's rules compute them: sums of rates over each window."""
 
     def summed(outcomes: Sequence[str], window: int) -> Values:
         made = np.zeros(len(evaluations))
@@ -112,7 +112,7 @@ def rates(samples: Samples, evaluations: Counts) -> Count:
 
 
 def truth(requests: Truth, evaluations: Counts, tick: int) -> Count:
-    """Count all requests, independent of scrapes."""
+    """Return counts of all requests, independent of scrapes."""
 
     def count(window: int) -> tuple[Values, Values]:
         ends = evaluations // tick
@@ -129,7 +129,7 @@ def begins(firing: Flags) -> Counts:
 
 
 def _near(times: Counts, evaluations: Counts, window: int) -> slice:
-    """Return the evaluations that find a series in their window."""
+    """Return the evaluations whose window contains samples of a series."""
     first = np.searchsorted(evaluations, times[0], side="left")
     return slice(first, np.searchsorted(evaluations, times[-1] + window, side="right"))
 
@@ -157,6 +157,7 @@ def _rate(times: Counts, values: Values, evaluations: Counts, window: int) -> Va
         to_zero = np.where(grown > 0, sampled * values[first] / grown, np.inf)
     to_start, to_end = np.minimum(to_start, to_zero), evaluations - times[last]
     length = sampled + sum(
-        np.where(gap < _EDGE_OF_GAP * between, gap, between / 2) for gap in (to_start, to_end)
+        np.where(gap < _EXTRAPOLATION_LIMIT * between, gap, between / 2)
+        for gap in (to_start, to_end)
     )
     return np.where(enough, grown * length / sampled / window, 0.0)

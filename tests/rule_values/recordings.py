@@ -1,8 +1,8 @@
-"""The rules of three tools for one SLO: ours, and those that Sloth and Pyrra publish.
+"""Rules of tokenslo, Sloth and Pyrra for the same SLO.
 
-Theirs are written down here in the shapes of their documentation and golden files (Sloth 0.16 with
-its windows of 30 days, whose factors it scales; Pyrra 0.10 with its generic rules), with what their
-users would select in the place of the queries.
+Sloth's and Pyrra's are copied from their documentation and golden files (Sloth 0.16 with its
+windows of 30 days, whose factors it scales; Pyrra 0.10 with its generic rules), with the selectors
+that their users would write.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from tests.rule_values.traffic import BOUNDARY, DAY, DURATION, FULL, REQUESTS
 
 TARGET = Decimal("0.99")
 EVERY = 30
-"""Seconds between evaluations of groups that name no interval of their own."""
-MOST = Decimal("0.95")
-"""The share of events that is good in a good time slice."""
+"""Seconds between evaluations of groups without an interval."""
+SLICE_TARGET = Decimal("0.95")
+"""Minimum ratio of good events in a good time slice."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordingRule:
-    """A recording rule: what is recorded every ``every`` seconds, under ``name``."""
+    """A recording rule, evaluated every ``every`` seconds."""
 
     name: str
     expr: str
@@ -41,7 +41,7 @@ class RecordingRule:
         return bool(re.search(rf"(?<![\w:]){self.name}(?![\w:])", expr))
 
     def is_summed_by(self, expr: str) -> bool:
-        """Whether all that was recorded in some time is read, not the last value alone."""
+        """Whether an expression reads a range of the recorded values."""
         return bool(re.search(rf"(?<![\w:]){self.name}\{{[^}}]*\}}\[", expr))
 
 
@@ -49,9 +49,9 @@ class RecordingRule:
 class Tool:
     """A tool's rules of an SLO, whose ``objective`` is one of :data:`OBJECTIVES`.
 
-    ``alerts`` are expressions and the seconds between their evaluations; ``ratios`` tell where the
-    error ratio of each window shorter than the ``period`` is to be read, ``whole`` that of the
-    period, and ``budget`` what is left of it.
+    ``alerts`` are expressions and the seconds between their evaluations; ``ratios`` are queries for
+    the error ratio of each window, ``whole`` for that of the period, ``budget`` for the remaining
+    budget.
     """
 
     name: str
@@ -64,23 +64,22 @@ class Tool:
     budget: str
 
     def layers(self) -> list[list[RecordingRule]]:
-        """Order the recordings so that none reads another of its own layer or a later one."""
-        left, layers = list(self.recordings), list[list[RecordingRule]]()
-        while left:
-            layer = [one for one in left if not any(other.is_read_by(one.expr) for other in left)]
+        """Return the recordings in layers that only read earlier layers."""
+        rest, layers = list(self.recordings), list[list[RecordingRule]]()
+        while rest:
+            layer = [one for one in rest if not any(other.is_read_by(one.expr) for other in rest)]
             layers.append(layer)
-            left = [one for one in left if one not in layer]
+            rest = [one for one in rest if one not in layer]
         return layers
 
     def is_summed(self, recording: RecordingRule) -> bool:
-        """Whether another recording sums it up over time."""
+        """Whether another recording sums a recording over time."""
         return any(recording.is_summed_by(other.expr) for other in self.recordings)
 
-    def apart(self) -> Tool:
-        """Return the same with names of its own for all that is not summed up over time.
+    def isolated(self) -> Tool:
+        """Return the tool with unique names of the series that are not summed over time.
 
-        So what the rules of several periods have in common is recorded once, and nothing else is
-        taken for another period's.
+        Rules of several periods then share the series that they sum, and no others.
         """
         own = [one.name for one in self.recordings if not self.is_summed(one)]
         named = re.compile(rf"(?<![\w:])({'|'.join(own)})(?![\w:])")
@@ -110,19 +109,21 @@ OBJECTIVES: Mapping[str, Objective] = {
         Objective("goodput", "goodput", TARGET, clauses={"ttft": BOUNDARY}),
         Objective("kv-headroom", "kv_headroom", TARGET, FULL),
         Objective("by-server", "availability", TARGET, group_by=("instance",)),
-        Objective("minutes", "availability", TARGET, slices=TimeSlices(Decimal(60), MOST)),
-        Objective("5-minutes", "availability", TARGET, slices=TimeSlices(Decimal(300), MOST)),
+        Objective("minutes", "availability", TARGET, slices=TimeSlices(Decimal(60), SLICE_TARGET)),
+        Objective(
+            "5-minutes", "availability", TARGET, slices=TimeSlices(Decimal(300), SLICE_TARGET)
+        ),
     )
 }
 
 
 def tools(model: str, name: str, period: Decimal) -> Sequence[Tool]:
-    """Return the rules of all three for an objective about a model over ``period`` seconds."""
+    """Return the rules of each tool for an objective of a model over ``period`` seconds."""
     return [tokenslo(model, name, period), *_peers(IndicatorSelectors.of(model, name), period)]
 
 
 def tokenslo(model: str, name: str, period: Decimal) -> Tool:
-    """Return our rules; of the groups of a grouped objective, the first is read."""
+    """Return tokenslo's rules; a grouped objective is read for its first group."""
     objective = OBJECTIVES[name]
     service = Service("", model, window=period, selector={"model": model}, objectives=(objective,))
     planned = plan(service)
@@ -150,9 +151,9 @@ def tokenslo(model: str, name: str, period: Decimal) -> Tool:
 
 @dataclass(frozen=True, slots=True)
 class IndicatorSelectors:
-    """What a user of Sloth or Pyrra would select to measure an indicator.
+    """The selectors that a user of Sloth or Pyrra would write for an indicator.
 
-    Bad events are ``failed`` ones, or else ``total`` without the ``good`` ones.
+    Bad events are ``failed``, or ``total`` minus ``good``.
     """
 
     model: str
@@ -165,8 +166,10 @@ class IndicatorSelectors:
     def of(cls, model: str, indicator: str) -> IndicatorSelectors:
         if indicator == "e2e":
             count, bucket = (f"{DURATION}_{part}" for part in ("count", "bucket"))
-            edge = f'{{model="{model}",le="{BOUNDARY}"}}'
-            return cls(model, indicator, f'{count}{{model="{model}"}}', good=f"{bucket}{edge}")
+            bucket_labels = f'{{model="{model}",le="{BOUNDARY}"}}'
+            return cls(
+                model, indicator, f'{count}{{model="{model}"}}', good=f"{bucket}{bucket_labels}"
+            )
         failed = "|".join(FAILED)
         return cls(
             model,
@@ -176,7 +179,7 @@ class IndicatorSelectors:
         )
 
     def ratio(self, window: str) -> str:
-        """Return the error ratio over a window, as both tools write it."""
+        """Return the error ratio over a window in the form of both tools."""
         total = f"sum(rate({self.total}[{window}]))"
         if self.failed:
             return f"(sum(rate({self.failed}[{window}]))) / ({total})"
@@ -191,10 +194,10 @@ _SLOTH_WINDOWS = ("5m", "30m", "1h", "2h", "6h", "1d", "3d")
 
 
 def _sloth(selected: IndicatorSelectors, period: Decimal) -> Tool:
-    """Seven windows of the raw metrics; the period's ratio is the mean of the shortest's."""
+    """Return Sloth's rules: seven windows of the raw metrics; the period averages the shortest."""
     model, slo = selected.model, selected.indicator
     days, budget = format_duration(period), float(1 - TARGET)
-    # Its periods are 28 and 30 days or one's own; of one day, the name would be that of a window.
+    # The name of a period of one day would be that of a window.
     whole = f"{days}_period" if days in _SLOTH_WINDOWS else days
     ids = {"sloth_id": f"{model}-{slo}", "sloth_service": model, "sloth_slo": slo}
     mine = "{" + ",".join(f'{label}="{value}"' for label, value in ids.items()) + "}"
@@ -248,26 +251,26 @@ def _sloth(selected: IndicatorSelectors, period: Decimal) -> Tool:
 _PYRRA_PAIRS = (("5m", "1h", 14), ("30m", "6h", 7), ("2h", "1d", 2), ("6h", "4d", 1))
 
 
-# From how many days on Pyrra reads the whole period every so many seconds.
-_PYRRA_PACES = ((49, 240), (7, 150), (0, EVERY))
+# Minimum days of the period, and seconds between evaluations of the whole period.
+_PYRRA_INTERVALS = ((49, 240), (7, 150), (0, EVERY))
 
 
 def _pyrra(selected: IndicatorSelectors, period: Decimal) -> Tool:
-    """Seven windows of the raw metrics, and the increase of all of them over the period."""
+    """Return Pyrra's rules: seven windows of the raw metrics, and the increase over the period."""
     whole, slo = format_duration(period), selected.indicator
     ids = {"model": selected.model, "slo": f"{selected.model}-{slo}"}
-    every = next(pace for days, pace in _PYRRA_PACES if period >= days * DAY)
+    every = next(interval for days, interval in _PYRRA_INTERVALS if period >= days * DAY)
     mine = ",".join(f'{label}="{value}"' for label, value in ids.items())
     metric = DURATION if selected.good else "llm_requests"
     rate, increase = f"{metric}:burnrate", f"{metric}:increase{whole}"
     budget = f"(1-{TARGET})"
     increased = {increase: (f"sum by (model, outcome) (increase({selected.total}[{whole}]))", ids)}
     if selected.good:
-        edge = {**ids, "le": str(BOUNDARY)}
+        good_ids = {**ids, "le": str(BOUNDARY)}
         increased = {
             increase: (f"sum by (model) (increase({selected.total}[{whole}]))", {**ids, "le": ""}),
-            # The same name in Pyrra, told apart by `le`; here, where layers go by names, another.
-            f"{increase}:good": (f"sum by (model) (increase({selected.good}[{whole}]))", edge),
+            # Pyrra uses the same name, with another `le`; layers here need distinct names.
+            f"{increase}:good": (f"sum by (model) (increase({selected.good}[{whole}]))", good_ids),
         }
         left = f"sum({increase}:good{{{mine}}} or vector(0)) / sum({increase}{{{mine}}})"
     else:
@@ -312,6 +315,6 @@ def _pyrra(selected: IndicatorSelectors, period: Decimal) -> Tool:
         ],
         {window: f"{rate}{window}{{{mine}}}" for window in windows},
         error_ratio,
-        # Its page shows what is left of the budget; no rule records it.
+        # Pyrra's page computes the remaining budget; no rule records it.
         f"({budget} - ({error_ratio})) / {budget}",
     )

@@ -1,7 +1,7 @@
-"""A real Prometheus that is given a history, and evaluates rules over it.
+"""Write a history to a real Prometheus, and evaluate rules over it.
 
-The history comes by remote write, which unlike a backfill can say that a series has ended: that is
-what Prometheus notes down where a scrape fails or finds a series no more, and where a rule does.
+The history is written by remote write, which unlike a backfill accepts the staleness markers that
+Prometheus writes when a scrape fails and when a series ends.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from tests.rule_values.traffic import Counts, Labels, Points, Samples, labelled,
 Start = Callable[..., Prometheus]
 
 EPOCH = 1_750_000_200
-"""When histories start, in Unix time: at a whole number of evaluations and time slices."""
-_WRITTEN = 10_000
-"""Samples that are written at once."""
-_ASKED = 2880
-"""Times that are asked about at once; in long spans, many series would come and go."""
+"""Start of histories in Unix time: a multiple of evaluation intervals and time slices."""
+_BATCH_SAMPLES = 10_000
+"""Samples per request of remote write."""
+_QUERY_STEPS = 2880
+"""Steps per range query: over long ranges, many series come and go."""
 _LOOKBACK = 300
-# All of the history stays in the head, which takes samples up to half a block before its latest.
-_KEPT = (
+# The whole history stays in the head, which accepts samples up to half a block before its latest.
+_ARGUMENTS = (
     "--web.enable-remote-write-receiver",
     "--enable-feature=native-histograms",
     "--storage.tsdb.retention.time=10y",
@@ -48,9 +48,9 @@ _KEPT = (
 
 @contextmanager
 def replaying(start: Start, folder: Path) -> Iterator[Replay]:
-    """Start a server without any history; ``start`` is :func:`lab.prometheus.start`."""
+    """Yield a server without history; ``start`` is :func:`lab.prometheus.start`."""
     with (
-        start(folder, scrape={}, arguments=_KEPT) as server,
+        start(folder, scrape={}, arguments=_ARGUMENTS) as server,
         ThreadPoolExecutor(cpu_count()) as pool,
     ):
         yield Replay(server.url, pool)
@@ -58,7 +58,7 @@ def replaying(start: Start, folder: Path) -> Iterator[Replay]:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """A server whose history is written and asked about.
+    """A server with a written history.
 
     Times are in seconds since :data:`EPOCH`.
     """
@@ -69,38 +69,38 @@ class Replay:
     def add(self, samples: Samples) -> None:
         """Add samples to the history."""
         for labels, (times, bits) in samples.items():
-            for first in range(0, len(times), _WRITTEN):
-                part = slice(first, first + _WRITTEN)
+            for first in range(0, len(times), _BATCH_SAMPLES):
+                part = slice(first, first + _BATCH_SAMPLES)
                 self._write(_series(labels, (times[part], bits[part])))
 
     def add_native(self, samples: Samples) -> None:
-        """Add native histograms with what classic ones among the samples observe."""
+        """Add native histograms with the observations of the classic ones among the samples."""
         for labels, (times, good), (_, total) in histograms(samples):
-            for first in range(0, len(times), _WRITTEN):
-                part = slice(first, first + _WRITTEN)
+            for first in range(0, len(times), _BATCH_SAMPLES):
+                part = slice(first, first + _BATCH_SAMPLES)
                 at = times[part]
                 observed = encoded((at, good[part]), (at, total[part]), _varints(at))
                 self._write(_of_labels(labels) + observed)
 
     def values(self, expr: str, times: range) -> Mapping[float, float]:
-        """Evaluate what has one element at most, at evenly spaced times."""
+        """Evaluate an expression with at most one element at evenly spaced times."""
         found = self._evaluated(expr, times)
         assert len(found) <= 1, f"{len(found)} series of {expr}"
         return next(iter(found.values()), {})
 
     def recorded(self, recording: RecordingRule, times: range) -> Samples:
-        """Return what a rule would have recorded, by series."""
+        """Return the samples that a rule records, by series."""
         every, made = np.array(times), dict[Labels, Points]()
         for labels, found in self._evaluated(recording.expr, times).items():
-            there = np.isin(every, [*found])
+            is_sample = np.isin(every, [*found])
             values = np.zeros(len(every))
-            values[there] = [*found.values()]
+            values[is_sample] = [*found.values()]
             series = labelled(recording.name, **{**dict(labels), **recording.labels})
-            made[series] = points(every, values, there)
+            made[series] = points(every, values, is_sample)
         return made
 
     def cost(self, expr: str, at: float) -> tuple[int, int]:
-        """Return how many series one evaluation gives, and how many samples it reads."""
+        """Return the numbers of series in a result and of samples that its evaluation reads."""
         parameters = urlencode({"query": expr, "time": EPOCH + at, "stats": "all"})
         with urlopen(f"{self.url}/api/v1/query?{parameters}") as answer:  # noqa: S310 (http only)
             data = json.load(answer)["data"]
@@ -115,7 +115,7 @@ class Replay:
             ]
 
         found: dict[Labels, dict[float, float]] = {}
-        spans = [times[at : at + _ASKED] for at in range(0, len(times), _ASKED)]
+        spans = [times[at : at + _QUERY_STEPS] for at in range(0, len(times), _QUERY_STEPS)]
         for part in self.pool.map(fetch, spans):
             for labels, values in part:
                 found.setdefault(labels, {}).update((at - EPOCH, v) for at, v in values.items())
@@ -123,7 +123,7 @@ class Replay:
 
     def _write(self, series: bytes) -> None:
         body = _bytes_field(1, series)
-        # Snappy in which nothing is compressed: the length, and all of it as one literal.
+        # Uncompressed Snappy: the length, and the content as one literal.
         packed = _varint(len(body)) + b"\xfc" + _LENGTH.pack(len(body) - 1) + body
         headers = {
             "Content-Encoding": "snappy",
@@ -134,7 +134,7 @@ class Replay:
             pass
 
 
-# The remote write protocol, as far as it is needed: prometheus.io/docs/specs/remote_write_spec.
+# The remote write protocol, the part in use: prometheus.io/docs/specs/remote_write_spec.
 
 _LENGTH = Struct("<I")
 _SAMPLE = np.dtype([("head", "u1", 3), ("bits", "<u8"), ("tag", "u1"), ("time", "u1", 6)])
@@ -158,7 +158,7 @@ def _of_labels(labels: Labels) -> bytes:
 
 
 def _varints(times: Counts) -> npt.NDArray[np.uint8]:
-    """Encode times in milliseconds: six groups of seven bits, of which the last ends the number."""
+    """Encode times in milliseconds as varints of six groups of seven bits."""
     groups = ((EPOCH + times) * 1000)[:, None] >> np.arange(0, 42, 7) & 0x7F
     return (groups | [0x80, 0x80, 0x80, 0x80, 0x80, 0]).astype(np.uint8)
 

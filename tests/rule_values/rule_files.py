@@ -1,4 +1,4 @@
-"""Generated rule files on a real Prometheus, over history that scrapes of real sidecars begin."""
+"""Evaluate generated rule files on a real Prometheus, on a history extrapolated from scrapes."""
 
 from __future__ import annotations
 
@@ -33,20 +33,22 @@ def parsed(text: str) -> Mapping[Labels, float]:
 def history(
     scrapes: Sequence[Mapping[Labels, float]], step: int, seconds: int, **target: str
 ) -> Samples:
-    """Return what Prometheus stores of a target that goes on as its last two scrapes did.
+    """Return the samples of a target that continues like its last two scrapes.
 
-    There is a scrape every ``step`` seconds.  What stood still stands still; ages and counters
-    grow at the pace that they had.  ``target`` are labels of the target beside ``instance`` and
+    There is a scrape every ``step`` seconds.  Constant values stay constant; ages and counters
+    keep their rate of growth.  ``target`` are labels of the target beside ``instance`` and
     ``job``.
     """
     times = np.arange(0, seconds + 1, step)
     of_target = {"instance": "sidecar:9464", "job": "tokenslo", **target}
     made: dict[Labels, Points] = {}
     for series in dict.fromkeys(key for scrape in scrapes for key in scrape):
-        values, there = _extended([scrape.get(series) for scrape in scrapes], len(times))
+        values, is_sample = _extended([scrape.get(series) for scrape in scrapes], len(times))
         if dict(series)["__name__"] == START:
             values[:] = EPOCH - step
-        made[tuple(sorted({**dict(series), **of_target}.items()))] = points(times, values, there)
+        made[tuple(sorted({**dict(series), **of_target}.items()))] = points(
+            times, values, is_sample
+        )
     made[labelled("up", **of_target)] = points(times, np.ones(len(times)), np.ones_like(times) > 0)
     return made
 
@@ -91,11 +93,11 @@ def _extended(
 ]:
     last = known[-1]
     before = known[-2] if last is None or known[-2] is not None else last
-    pace = 0.0 if last is None or before is None else last - before
-    later = [None if last is None else last + pace * (1 + n) for n in range(count - len(known))]
+    rate = 0.0 if last is None or before is None else last - before
+    later = [None if last is None else last + rate * (1 + n) for n in range(count - len(known))]
     every = [*known, *later]
-    there = np.array([value is not None for value in every])
-    return np.array([value or 0.0 for value in every]), there
+    is_sample = np.array([value is not None for value in every])
+    return np.array([value or 0.0 for value in every]), is_sample
 
 
 def _recording(rule: Mapping[str, object], every: int) -> RecordingRule:
@@ -105,21 +107,21 @@ def _recording(rule: Mapping[str, object], every: int) -> RecordingRule:
 
 
 def _layers(recordings: Sequence[RecordingRule]) -> Iterator[list[RecordingRule]]:
-    """Yield recordings in layers, of which none reads another of its own or a later one."""
-    left = list(recordings)
-    while left:
-        layer = [one for one in left if not any(other.is_read_by(one.expr) for other in left)]
-        assert layer, [one.name for one in left]
+    """Yield the recordings in layers that only read earlier layers."""
+    rest = list(recordings)
+    while rest:
+        layer = [one for one in rest if not any(other.is_read_by(one.expr) for other in rest)]
+        assert layer, [one.name for one in rest]
         yield layer
-        left = [one for one in left if one not in layer]
+        rest = [one for one in rest if one not in layer]
 
 
-def _fires(there: Sequence[float], every: int, lasting: float) -> float | None:
+def _fires(times: Sequence[float], every: int, lasting: float) -> float | None:
     """Return when an alert fires whose expression has an element at these times."""
-    if not len(there):
+    if not len(times):
         return None
-    since = there[0]
-    for before, at in pairwise([there[0], *there]):
+    since = times[0]
+    for before, at in pairwise([times[0], *times]):
         if at - before > every:
             since = at
         if at - since >= lasting:

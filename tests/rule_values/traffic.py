@@ -1,7 +1,8 @@
-"""Random requests to servers: the truth, and the counters that servers report.
+"""Simulate random requests to servers: the true events, and the counters that servers report.
 
-Time is cut into ticks.  In each tick every server gets a random number of requests, some of which
-fail; the counters are read at every scrape that does not fail.  Nothing here knows a rule.
+Time is divided into ticks.  In each tick every server gets a random number of requests, some of
+which fail; the counters are read at every successful scrape.  The simulation is independent of
+rules.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ REQUESTS, DURATION = "llm_requests_total", "llm_request_duration_seconds"
 EVENTS = "llm_slo_events_total"
 GOODPUT, FULLNESS = "llm_goodput_requests_total", "llm_kv_cache_utilization_ratio"
 FAMILIES = (REQUESTS, DURATION, EVENTS)
-"""Metrics that servers have unless more are asked for."""
+"""Metrics that servers have by default."""
 METRICS = (*FAMILIES, GOODPUT, FULLNESS)
-"""All that servers can have."""
+"""All metrics that servers can have."""
 BOUNDARY = Decimal(10)
-"""Seconds that a good request and its first token take at most, an edge of the histograms."""
+"""Maximum seconds of a good request and its first token, a bucket boundary."""
 FULL = Decimal("0.9")
-"""The utilization of the KV cache that incidents go beyond."""
+"""KV cache utilization that incidents exceed."""
 
 _BUSY = 4.0
-"""Requests per second of a server under strain."""
+"""Requests per second above which a server is under strain."""
 _JUDGED = {
     REQUESTS: ("outcome", "ok", ("error", "timeout")),
     GOODPUT: ("result", "good", ("bad",)),
@@ -43,16 +44,16 @@ _JUDGED = {
 """The label that distinguishes good requests from bad ones, and its values."""
 
 Counts = npt.NDArray[np.int64]
-"""Numbers of something, by tick."""
+"""Counts by tick."""
 Rates = Callable[[npt.NDArray[np.float64], Random], npt.NDArray[np.float64]]
 """Requests per second of a server, at given times in seconds."""
 Labels = tuple[tuple[str, str], ...]
-"""A series: its labels, of which its name is one."""
+"""The labels of a series, including its name."""
 Points = tuple[Counts, npt.NDArray[np.uint64]]
-"""Times in seconds, and the bits of the values then; :data:`ENDED` is where a series has ended."""
+"""Times in seconds, and the bits of the values; :data:`ENDED` where a series ends."""
 Samples = Mapping[Labels, Points]
 ENDED = 0x7FF0_0000_0000_0002
-"""The bits of the one NaN by which Prometheus means that there is no value any more."""
+"""The bits of the NaN that is Prometheus' staleness marker."""
 
 
 def labelled(metric: str, **labels: str) -> Labels:
@@ -60,10 +61,12 @@ def labelled(metric: str, **labels: str) -> Labels:
     return tuple(sorted({"__name__": metric, **labels}.items()))
 
 
-def points(times: Counts, values: npt.NDArray[np.generic], there: npt.NDArray[np.bool_]) -> Points:
-    """Return the values at those of evenly spaced times at which they are ``there``, and ends."""
-    bits = np.where(there, values.astype(np.float64).view(np.uint64), np.uint64(ENDED))
-    reported = there | np.concatenate(([False], there[:-1]))
+def points(
+    times: Counts, values: npt.NDArray[np.generic], is_sample: npt.NDArray[np.bool_]
+) -> Points:
+    """Return the samples at evenly spaced times, and a staleness marker after each run of them."""
+    bits = np.where(is_sample, values.astype(np.float64).view(np.uint64), np.uint64(ENDED))
+    reported = is_sample | np.concatenate(([False], is_sample[:-1]))
     return times[reported], bits[reported]
 
 
@@ -93,7 +96,7 @@ class Truth:
 
     @classmethod
     def of(cls, total: Counts, bad: Counts) -> Truth:
-        """Sum up all and bad events of each tick."""
+        """Accumulate the events and bad events of each tick."""
         return cls(*(np.concatenate(([0], np.cumsum(each))) for each in (total, bad)))
 
     def __add__(self, other: Truth) -> Truth:
@@ -106,7 +109,7 @@ class Truth:
         return float((self.bad[to] - self.bad[since]) / total) if total else None
 
     def lately(self, end: int, window: int, late: int) -> tuple[float, float] | None:
-        """Return the least and the highest ratio over windows that end up to ``late`` s before."""
+        """Return the lowest and highest ratio over windows that end up to ``late`` s earlier."""
         ratios = [self.ratio(moment, window) for moment in range(end - late, end + 1, TICK)]
         known = [ratio for ratio in ratios if ratio is not None]
         return (min(known), max(known)) if known else None
@@ -196,7 +199,7 @@ class _ServerScrapes:
     def of(self, family: str) -> Iterator[tuple[Labels, Points]]:
         """Yield the series of a metric.
 
-        All that fails is slow, so all metrics of requests count the same good and bad events.
+        Failed requests are slow, so all metrics of requests count the same good and bad events.
         """
         arrivals = self.good + self.failed
         if family == DURATION:

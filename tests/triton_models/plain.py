@@ -1,4 +1,4 @@
-"""A Triton model that answers each request with its text, or follows the order in it.
+"""A Triton model that answers each request with its text, or executes the command in it.
 
 ``raise``, ``error``: fail by an exception, or by a response that is an error.
 ``sleep SECONDS``: answer late.  ``then TEXT``: answer TEXT, for the next step of an ensemble.

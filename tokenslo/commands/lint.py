@@ -90,7 +90,7 @@ def _named(name: str) -> Catalogue:
 
 
 def _scraped(place: str, known: Catalogue) -> Catalogue:
-    """Return what one exposition holds."""
+    """Return the catalogue of one exposition."""
     return scraped(
         place,
         (

@@ -26,7 +26,7 @@ class DeclaredMetric:
 
 @dataclass(frozen=True, slots=True)
 class Declarations:
-    """What a reader found; ``unread`` are places of declarations whose name is not a constant."""
+    """The declarations of a checkout; ``unread`` are places where a name is not a constant."""
 
     families: tuple[DeclaredMetric, ...]
     unread: tuple[str, ...]

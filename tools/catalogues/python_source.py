@@ -28,7 +28,7 @@ Parameters = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class _Item:
-    """An element of what a loop runs over: ``index`` picks from a tuple, None takes it whole."""
+    """An element of a loop's iterable: ``index`` selects from a tuple, None is all of it."""
 
     loop: ast.expr
     index: int | None
@@ -50,7 +50,7 @@ class _PythonSource:
 
 @dataclass(frozen=True, slots=True)
 class _PythonScope:
-    """Where an expression stands: its file, its class, the functions around it, innermost first."""
+    """The scope of an expression: its file, class and enclosing functions, innermost first."""
 
     source: _PythonSource
     class_: str = ""
@@ -310,7 +310,7 @@ def _index(path: str, text: str) -> _PythonSource:
 
 
 def _bindings(scope: ast.AST) -> _Bindings:
-    """Return what is assigned to names in a scope, without the scopes inside it."""
+    """Return the values assigned to names in a scope, without the scopes inside it."""
     bound: _Bindings = {}
     waiting = [*ast.iter_child_nodes(scope)]
     while waiting:

@@ -209,7 +209,7 @@ class _Reader:
         return values
 
     def _built(self, function: str, arguments: list[str], depth: int) -> list[str]:
-        """Return what a function of this file makes of its arguments."""
+        """Return the strings that a function of this file builds from its arguments."""
         for builder in _BUILDER.finditer(self._text):
             if function in (builder["closure"], builder["function"]):
                 body = self._text[builder.end() : builder.end() + 400]

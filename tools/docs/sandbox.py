@@ -86,7 +86,7 @@ def _in_process(arguments: list[str], folder: Path) -> tuple[int, str]:
 
 @contextmanager
 def sandbox() -> Iterator[Sandbox]:
-    """Make a folder for the commands of one page; it is gone afterwards."""
+    """Create a folder for the commands of one page; delete it afterwards."""
     with TemporaryDirectory() as name:
         folder = Path(name).resolve()
         copytree(ROOT / "examples", folder / "examples")

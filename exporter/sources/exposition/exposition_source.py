@@ -21,7 +21,7 @@ from exporter.sources.http_source import (
     model_limit_error,
     raise_if_all_failed,
 )
-from exporter.sources.unavailable import Unavailable, completed
+from exporter.sources.unavailable import Unavailable, with_missing_signals
 from promql.http_client import FetchLimits
 
 
@@ -78,7 +78,7 @@ class ExpositionSource(HttpSource):
         )
         if metrics:
             found = tuple(self.interpret(metrics, infos))
-        measurements, missing = completed(
+        measurements, missing = with_missing_signals(
             found,
             ((model, "") for model in self._models),
             lambda model, signal: self._why(signal, parts["metrics"]).missing(signal, model),

@@ -39,7 +39,7 @@ Event = tuple[str, int]
 
 
 class MalformedExportError(Exception):
-    """A body is no OTLP export request; the message has the reason, without quoting it."""
+    """A body that is not an OTLP export request; the message has the reason, not the body."""
 
 
 class ExportTooLargeError(Exception):

@@ -43,7 +43,7 @@ from exporter.sources.traces.spans import (
 )
 from exporter.sources.triton.trace_setting import PATH as SETTING_PATH
 from exporter.sources.triton.trace_setting import TraceSetting, read_setting
-from exporter.sources.unavailable import OBSERVE, TAP_SIGNALS, completed
+from exporter.sources.unavailable import OBSERVE, TAP_SIGNALS, with_missing_signals
 from promql.http_client import CHUNK, FetchLimits
 
 PATH = "/v1/traces"
@@ -183,7 +183,7 @@ class TracesSource(BaseSource):
             await self._read_setting(self._triton, now)
             parts["setting"] = self._setting_problem
         measurements, models, lost = await self._in_thread(self._collect)
-        _, missing = completed(measurements, models if self._alone else (), _missing)
+        _, missing = with_missing_signals(measurements, models if self._alone else (), _missing)
         method = ALL if self._setting.everything else SAMPLED
         return Snapshot(
             source=self.name,

@@ -14,7 +14,7 @@ from exporter.sources.triton import request_metrics, trtllm_backend, unavailable
 from exporter.sources.triton.model_selection import ModelSelection
 from exporter.sources.triton.request_metrics import Origin, Tally
 from exporter.sources.triton.trtllm_backend import EngineProgress
-from exporter.sources.unavailable import Unavailable, completed, refuse
+from exporter.sources.unavailable import Unavailable, refuse, with_missing_signals
 from exporter.sources.vllm import vllm_metrics
 
 
@@ -62,7 +62,7 @@ def interpret(
         unread = _unread(signal, info, selection, scrape)
         return unavailable_signals.missing(signal, info, steps[info.model], unread)
 
-    return completed(found, RENDER_GATE.paced(infos), why)
+    return with_missing_signals(found, RENDER_GATE.paced(infos), why)
 
 
 def _interpreted(

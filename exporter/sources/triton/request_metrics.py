@@ -66,7 +66,7 @@ DURATION_METHOD = {"counters": "triton_duration", "statistics": "statistics_dura
 QUEUE_METHOD = {"counters": "triton_queue", "statistics": "statistics_queue"}
 
 FROZEN = (
-    "Triton's counters stand still: --metrics-config counter_latencies=false stops all of them, "
+    "Triton's counters are frozen: --metrics-config counter_latencies=false stops all of them, "
     "not only those of latencies"
 )
 FROZEN_FIX = "start Triton without counter_latencies=false"

@@ -23,7 +23,7 @@ TRACE = (
     "--trace-config opentelemetry,url=http://127.0.0.1:4318/v1/traces"
 )
 OBSERVE_OR_TRACE = f"{OBSERVE}; or {TRACE}"
-STEPS = "look at the steps of the ensemble"
+STEPS = "see the steps of the ensemble"
 
 
 CUSTOM_METRICS = (

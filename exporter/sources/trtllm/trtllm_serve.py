@@ -39,7 +39,7 @@ from exporter.sources.unavailable import (
     OBSERVE,
     TAP_SIGNALS,
     Unavailable,
-    completed,
+    with_missing_signals,
 )
 from promql.http_client import FetchLimits, public
 
@@ -159,7 +159,7 @@ class TrtllmServeSource(HttpSource):
             found += prometheus_metrics.interpret(
                 metrics, labelled, self._gauge_state, self._model, now, self._frozen_after
             )
-        measurements, missing = self._completed(found, families, labelled is None, parts)
+        measurements, missing = self._with_missing_signals(found, families, labelled is None, parts)
         return Snapshot(
             source=self.name,
             measurements=measurements,
@@ -236,7 +236,7 @@ class TrtllmServeSource(HttpSource):
                 "lost", f"the timing of {lost:.0f} ended requests is missing"
             )
 
-    def _completed(
+    def _with_missing_signals(
         self,
         found: list[Measurement | Missing],
         families: dict[str, ParsedFamily] | None,
@@ -254,7 +254,7 @@ class TrtllmServeSource(HttpSource):
             for one in found
             if isinstance(one, Measurement) or not why(model, one.signal).unread
         )
-        return completed(preferred, [model], why)
+        return with_missing_signals(preferred, [model], why)
 
     def _why(
         self,

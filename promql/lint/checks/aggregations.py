@@ -18,7 +18,7 @@ from promql.lint.findings import Hit
 from promql.lint.queries import LocatedQuery
 from promql.tree import Aggregate, Binary, Call, Expr, Subquery, Vector, bare, selectors, walk
 
-_ADDS = ("sum", "avg")
+_ADDING = ("sum", "avg")
 _ONE_PROCESS = frozenset({"instance", "pod"})
 
 
@@ -29,27 +29,27 @@ def check(query: LocatedQuery, root: Expr, context: LintContext) -> Iterator[Hit
             continue
         match node:
             case Vector():
-                yield from _unlike(node, around, context)
+                yield from _unlike_sum(node, around, context)
             case Aggregate(op="sum"):
                 yield from _sum(node, around, context)
             case Aggregate(op="avg"):
                 yield from _average(node, node.expr, context)
             case Call(function="avg_over_time", args=(over,)):
-                yield from _over_time(node, over)
+                yield from _average_over_time(node, over)
             case Binary(op="/", left=left, right=right):
-                yield from _mean_over_time(node, bare(left), bare(right))
+                yield from _ratio_of_sums_over_time(node, bare(left), bare(right))
             case Call(function="histogram_quantile", args=(_, buckets)):
                 yield from _quantile(node, buckets, around, context)
 
 
-def _unlike(node: Vector, around: tuple[Expr, ...], context: LintContext) -> Iterator[Hit]:
+def _unlike_sum(node: Vector, around: tuple[Expr, ...], context: LintContext) -> Iterator[Hit]:
     found = context.metric(node)
     if not found:
         return
     metric, part = found
     if part == "bucket":
         label = "le"
-        why = "each bucket holds those below it too, so the sum counts an event many times"
+        why = "buckets are cumulative, so the sum counts an event many times"
         fix = 'keep le (sum by (le) …), or take the count: le="+Inf"'
     elif metric.kinds and not part:
         label = metric.kinds
@@ -63,11 +63,11 @@ def _unlike(node: Vector, around: tuple[Expr, ...], context: LintContext) -> Ite
     if any(matcher.label == label for matcher in node.matchers):
         return
     merged = merging_aggregation(around, label)
-    if merged and merged.op in _ADDS and not _above_nothing(merged, around):
+    if merged and merged.op in _ADDING and not _above_zero(merged, around):
         yield Hit("TL021", merged, why, fix)
 
 
-def _above_nothing(node: Expr, around: tuple[Expr, ...]) -> bool:
+def _above_zero(node: Expr, around: tuple[Expr, ...]) -> bool:
     """Whether a comparison only tests that a result is not 0."""
     outer = next((each for each in reversed(around) if isinstance(each, Binary)), None)
     return (
@@ -85,15 +85,18 @@ def _sum(node: Aggregate, around: tuple[Expr, ...], context: LintContext) -> Ite
         yield Hit("TL022", node, why, "take the quantile of sum by (le) (rate(…_bucket[5m]))")
         return
     if (all if node.without else any)(map(node.keeps, _ONE_PROCESS)):
-        return  # of one process only
+        return  # a sum per process
     outer = around[-1] if around else None
     if isinstance(outer, Binary) and outer.op == "/" and _counts(outer.right):
-        return  # an average, written out
+        return  # an average as sum / count
     found = quantity(node.expr, context)
     if found and found[0] == "share":
         why = "this adds up ratios: two pods at 40 % are shown as 80 %"
         yield Hit(
-            "TL022", node, why, "take max, or avg; or divide the sum of what is used by that of all"
+            "TL022",
+            node,
+            why,
+            "take max or avg, or divide the sum of used amounts by the sum of capacities",
         )
 
 
@@ -110,7 +113,7 @@ def _average(node: Aggregate, expr: Expr, context: LintContext) -> Iterator[Hit]
         case Binary(op="/", left=left, right=right) if all(
             calls(side, COUNTER_FUNCTIONS) for side in (left, right)
         ):
-            what, fix = "ratios", "divide the sum of the one by the sum of the other"
+            what, fix = "ratios", "divide the sum of the numerators by the sum of the denominators"
         case _:
             return
     why = f"an average of {what} gives a pod that is almost idle the weight of a busy one"
@@ -122,7 +125,7 @@ def _is_quantile(selector: Vector, context: LintContext) -> bool:
     return found is not None and found[0].kind == "summary" and not found[1]
 
 
-def _over_time(node: Expr, over: Expr) -> Iterator[Hit]:
+def _average_over_time(node: Expr, over: Expr) -> Iterator[Hit]:
     over = bare(over)
     if isinstance(over, Vector) and ":" in (over.name) and RATIO.search(over.name):
         yield Hit(
@@ -133,13 +136,13 @@ def _over_time(node: Expr, over: Expr) -> Iterator[Hit]:
         )
 
 
-def _mean_over_time(node: Binary, left: Expr, right: Expr) -> Iterator[Hit]:
+def _ratio_of_sums_over_time(node: Binary, left: Expr, right: Expr) -> Iterator[Hit]:
     match left, right:
         case (
             Call(function="sum_over_time", args=(over,)),
             Call(function="count_over_time", args=(counted,)),
         ) if {each.name for each in selectors(over)} == {each.name for each in selectors(counted)}:
-            yield from _over_time(node, over)
+            yield from _average_over_time(node, over)
 
 
 def _quantile(
@@ -167,5 +170,5 @@ def _quantile(
 
 
 def _worst(outside: tuple[Expr, ...]) -> bool:
-    """Whether an outer expression picks the worst of several, or has a finding of its own."""
+    """Whether an outer aggregation picks the worst quantile, or has its own finding."""
     return any(isinstance(each, Aggregate) for each in outside)

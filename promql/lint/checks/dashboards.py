@@ -35,15 +35,13 @@ def _only_averages(
             name = _averaged(node, context)
             if name and name not in spread:
                 spread.add(name)
-                why = (
-                    f"the average of {name} is all that is shown of it: it hides the slow requests"
-                )
+                why = f"only the average of {name} is shown, which hides slow requests"
                 fix = f"add histogram_quantile(0.99, sum by (le) (rate({name}_bucket[5m])))"
                 yield query, Hit("TL025", node, why, fix)
 
 
 def _averaged(node: Expr, context: LintContext) -> str:
-    """Return the histogram whose average an expression is, empty if it is none."""
+    """Return the histogram whose average an expression is, empty for other expressions."""
     if not isinstance(node, Binary) or node.op != "/":
         return ""
     if not all(calls(side, COUNTER_FUNCTIONS) for side in (node.left, node.right)):
@@ -70,11 +68,11 @@ def _pinned(queries: tuple[tuple[LocatedQuery, Expr], ...]) -> Iterator[tuple[Lo
         for matcher in each.matchers
         if matcher.label in _OF_DEPLOYMENTS
     ]
-    chosen = {matcher.label for _, _, matcher in matchers if matcher.known_value is None}
+    variable = {matcher.label for _, _, matcher in matchers if matcher.known_value is None}
     for query, selector, matcher in matchers:
-        if matcher.op == "=" and matcher.known_value and matcher.label in chosen:
+        if matcher.op == "=" and matcher.known_value and matcher.label in variable:
             why = (
                 f"{matcher.label} is {matcher.value} here, while other queries of the dashboard "
-                "let one choose it"
+                "use a variable"
             )
             yield query, Hit("TL042", selector, why, "use the variable here too")

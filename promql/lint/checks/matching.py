@@ -23,7 +23,7 @@ from promql.tree import (
 )
 
 Labels = frozenset[str] | None
-"""All labels that the elements of a result may have; None where they are not known."""
+"""The labels that the elements of a result may have; None if they are unknown."""
 
 # In a loop over a query, .Labels are those of its results.
 _TEMPLATE = re.compile(r"\$labels\.([a-zA-Z_][a-zA-Z0-9_]{0,60})")
@@ -159,11 +159,16 @@ def _pattern(node: Vector, matcher: Matcher) -> Iterator[Hit]:
         yield Hit("TL008", node, f'{label}{matcher.op}".*" {what}', "leave it out")
     elif value == ".+":
         fix = f'write {label}=""' if negative else f'write {label}!=""'
-        yield Hit("TL008", node, f'{label}{matcher.op}".+" is a pattern for a plain matcher', fix)
+        yield Hit(
+            "TL008",
+            node,
+            f'{label}{matcher.op}".+" is a pattern where a plain matcher suffices',
+            fix,
+        )
     elif not _META.search(value):
         op = "!=" if negative else "="
-        why = f'{label}{matcher.op}"{value}" is a pattern without any pattern in it'
+        why = f'{label}{matcher.op}"{value}" is a pattern without special characters'
         yield Hit("TL008", node, why, f'write {label}{op}"{value}"')
     elif bare_value != value and not re.search(r"[|\\]", value):
-        why = f'the anchors of {label}{matcher.op}"{value}" have no effect: a pattern matches whole'
+        why = f'the anchors of {label}{matcher.op}"{value}" have no effect: a pattern is anchored'
         yield Hit("TL008", node, why, f'write "{bare_value}"')

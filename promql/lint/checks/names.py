@@ -12,7 +12,7 @@ from promql.lint.queries import LocatedQuery
 from promql.matchers import Matcher, Template
 from promql.tree import Aggregate, Binary, Call, Expr, Vector, walk
 
-# Labels of these servers that targets often have too, so that nothing follows from them.
+# Labels that targets often have as well, so a matcher of them is not checked.
 _ALSO_OF_TARGETS = frozenset(
     {
         "backend", "clause", "engine", "kind", "layer", "method", "namespace", "objective", "pid",
@@ -40,18 +40,16 @@ def check(query: LocatedQuery, root: Expr, context: LintContext) -> Iterator[Hit
 def _name(node: Vector, context: LintContext) -> Iterator[Hit]:
     name = node.name
     emitted = context.emitted or context.known
-    if became := emitted.rename_of(name):
-        why = f"{name} is not emitted by {emitted.title}: {became.why}"
-        yield Hit("TL002", node, why, f"write {became.now}")
+    if rename := emitted.rename_of(name):
+        why = f"{name} is not emitted by {emitted.title}: {rename.why}"
+        yield Hit("TL002", node, why, f"write {rename.now}")
     elif found := emitted.find(name):
         if found[0].caution:
             why = f"{name} misleads here: {found[0].caution}"
-            yield Hit(
-                "TL007", node, why, "measure the queue where it is, in the engine or its clients"
-            )
+            yield Hit("TL007", node, why, "measure the queue in the engine or in its clients")
     elif context.known.covers(name):
         near = nearest(name, tuple(emitted.series))
-        fix = f"write {near}, if that is meant" if near else "leave it out"
+        fix = f"write {near} if you mean that" if near else "leave it out"
         if name.startswith(emitted.partial):
             why = f"{name} is in no catalogue; releases without a catalogue may have it"
             fix = f"{fix}, or give your release by --catalogue or --metrics"
@@ -92,7 +90,7 @@ def _no_label(part: Expr, node: Vector, label: str, own: frozenset[str]) -> Hit:
     near = {"model": "model_name", "model_name": "model"}.get(label, "")
     if near not in own:
         near = nearest(label, tuple(sorted(own)))
-    effect = "selects nothing" if part is node else "merges what it should keep apart"
+    effect = "selects nothing" if part is node else "merges series that it should keep separate"
     has = f"its labels are {', '.join(sorted(own))}" if own else "it has no labels of its own"
     fix = f"write {near}" if near else f"leave out {label}"
     return Hit("TL003", part, f"{node.name} has no label {label}, so this {effect}; {has}", fix)
@@ -135,7 +133,7 @@ def _boundary(node: Vector, matcher: Matcher, metric: Metric) -> Iterator[Hit]:
                 f"{boundary:g}" for boundary in (below, above) if boundary is not None
             )
             if metric.boundaries_from:
-                why = f"{value:g} is no default bucket boundary of {metric.name}"
+                why = f"{value:g} is not a default bucket boundary of {metric.name}"
                 fix = (
                     f"set it by {metric.boundaries_from}, or use a default: the nearest are {near}"
                 )

@@ -34,8 +34,7 @@ from promql.tree import (
 )
 
 _SMALLEST_RATE = 0.001
-"""Events, or seconds of work, per second below which a divisor may be held up without bending
-anything: one event in a quarter of an hour."""
+"""Rate per second below which a clamped divisor is harmless: one event in a quarter of an hour."""
 _INTERVAL = re.compile(r"\$__interval(?:_ms)?|\$\{__interval(?:_ms)?\}|\[\[__interval\]\]")
 _OF_EVENTS = re.compile(
     r"(?:accepted|accesses|allocations|attempts|calls|changes|commands|commits|"
@@ -47,10 +46,10 @@ _OF_EVENTS = re.compile(
     r"sent|seconds|skipped|successes|success|switches|timeouts|tokens|transactions|transmitted|"
     r"tries|updates|writes|written)(?:_count)?_total"
 )
-"""The end of a name that is surely a counter's: many gauges are called …_total too."""
+"""The end of a name that certainly is a counter's: many gauges are named …_total too."""
 _OF_NOW = re.compile(r"(?:active|current|inflight|in_flight|open|pending|queued|uptime|waiting)_")
-"""In a name: how many there are now, or how long it has been."""
-_PASSES_ON = frozenset(
+"""Part of the names of gauges: a current count or an age."""
+_KEEPS_COUNTERS = frozenset(
     {"abs", "ceil", "clamp", "clamp_max", "clamp_min", "floor", "label_join", "label_replace",
      "round", "sort", "sort_desc", "vector", "scalar"}
 )  # fmt: skip
@@ -76,8 +75,8 @@ def check(query: LocatedQuery, root: Expr, context: LintContext) -> Iterator[Hit
                 yield Hit(
                     "TL013",
                     node,
-                    "both sides count since the start of the process, so this is the average of "
-                    "its whole life: it hardly moves, and jumps at a restart",
+                    "both sides count since the start of the process, so this is the average "
+                    "since then: it hardly changes, and jumps at a restart",
                     "divide rate(…[5m]) by rate(…[5m])",
                 )
             case Binary(op="/"):
@@ -94,9 +93,9 @@ def _rate(node: Call, argument: Expr, query: LocatedQuery, context: LintContext)
             yield Hit(
                 "TL015",
                 node,
-                "when one process restarts, the sum falls: that looks like a reset of all of them "
+                "when one process restarts, the sum falls: that looks like a reset of all counters "
                 "and makes a spike",
-                f"take the {node.function} of every series, and sum those",
+                f"sum the {node.function} of every series",
             )
             return
     if isinstance(argument, Vector) and argument.window:
@@ -104,8 +103,8 @@ def _rate(node: Call, argument: Expr, query: LocatedQuery, context: LintContext)
             yield Hit(
                 "TL011",
                 node,
-                f"{argument.name} is a gauge: every fall of it is taken for a restart and "
-                "counted as a rise",
+                f"{argument.name} is a gauge: every decrease counts as a restart, and so "
+                "as an increase",
                 "show the gauge itself, or its deriv() or delta()",
             )
         yield from _window(node, argument.window, query, context)
@@ -152,7 +151,7 @@ def _window(node: Call, window: str, query: LocatedQuery, context: LintContext) 
 
 
 def _is_shown(node: Vector, root: Expr, query: LocatedQuery, context: LintContext) -> bool:
-    """Whether a counter is certain to be one, and its raw value is used."""
+    """Whether the raw value of a certain counter is used."""
     name = node.name
     alias = query.use == "record" and _is_scaled(root)  # another name for the same counter
     certain = not name.endswith("_total") or not context.guesses(node) or _OF_EVENTS.search(name)
@@ -176,7 +175,7 @@ def _accounted_for(
         match outer:
             case Subquery():
                 return True
-            case Call(function=function) if function not in _PASSES_ON:
+            case Call(function=function) if function not in _KEEPS_COUNTERS:
                 return True
             case Aggregate(op="count" | "group" | "count_values" | Template()):
                 return True
@@ -191,7 +190,7 @@ def _accounted_for(
                 if op == "*" and constant(other) == 0:
                     return True
                 if op == "-" and any(context.accumulates(each) for each in selectors(other)):
-                    return True  # how many of the one are not yet among the other
+                    return True  # the count of events in progress
         inner = outer
     return False
 
@@ -206,13 +205,15 @@ def _raw_counter(node: Vector, around: tuple[Expr, ...], context: LintContext) -
     if found and found[1] == "bucket":
         what = "these buckets count since the start of each process: old traffic hides the new"
     elif context.guesses(node):
-        what = f"{node.name} is named as counters are, which fall to 0 with their process"
+        what = f"{node.name} is named like a counter, which falls to 0 when its process restarts"
     else:
-        what = f"{node.name} counts since the start of each process, and falls to 0 with it"
+        what = (
+            f"{node.name} counts since the start of each process, and falls to 0 when that restarts"
+        )
     compared = any(
         isinstance(each, Binary) and each.op in (">", ">=", "<", "<=") for each in around
     )
-    more = "; compared with a number, it stays beyond it for ever" if compared else ""
+    more = "; once it exceeds a threshold, it stays above it" if compared else ""
     return Hit("TL012", node, what + more, "take its rate(…[5m]) or increase(…[1h])")
 
 
@@ -232,15 +233,15 @@ def _since_boot(node: Binary, context: LintContext) -> bool:
 
 def _divisor(node: Binary, context: LintContext) -> Iterator[Hit]:
     divisor = bare(node.right)
-    held: tuple[Expr, Expr] | None = None  # a rate, and what it is held above or added to
+    clamped: tuple[Expr, Expr] | None = None  # a rate, and its lower bound or what is added
     match divisor:
         case Call(function="clamp_min", args=(expr, least)) if _is_rate(expr):
-            held = expr, least
+            clamped = expr, least
         case Binary(op="+", left=one, right=other):
             if _is_rate(one) and not _is_ratio(one):
-                held = one, other
+                clamped = one, other
             elif _is_rate(other) and not _is_ratio(other):
-                held = other, one
+                clamped = other, one
         case Binary(op="or", left=expr, right=other) if _is_rate(expr):
             fallback = bare(other)
             time_ = any(
@@ -252,16 +253,16 @@ def _divisor(node: Binary, context: LintContext) -> Iterator[Hit]:
                     "TL014",
                     divisor,
                     "without traffic this reads 0, as if requests took no time",
-                    "divide by (… > 0), so that there is no value where there is no traffic",
+                    "divide by (… > 0), so that there is no value without traffic",
                 )
-    if held is None:
+    if clamped is None:
         return
-    bent, measured = constant(held[1]), quantity(held[0], context)
-    if bent is not None and bent * (measured[1] if measured else 1.0) > _SMALLEST_RATE:
+    bound, measured = constant(clamped[1]), quantity(clamped[0], context)
+    if bound is not None and bound * (measured[1] if measured else 1.0) > _SMALLEST_RATE:
         yield Hit(
             "TL014",
             divisor,
-            f"at a rate of less than {bent:g} the divisor is too large and the result too small; "
+            f"at a rate of less than {bound:g} the divisor is too large and the result too small; "
             "LLMs often serve less than one request per second",
             "divide by (rate(…) > 0)",
         )

@@ -25,14 +25,14 @@ from promql.tree import (
     walk,
 )
 
-_TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _OF_ERRORS = re.compile(r"err|bad|fail|sli")
 _NO_SHARE = re.compile(r"burn_rate|remaining")
-_PROMISE = re.compile(
+_OF_SLOS = re.compile(
     r"slo\b|slo_|slo:|sli\b|sli_|sli:|availab|burn|error|objective", re.IGNORECASE
 )
 _OVER_TIME = frozenset({"avg_over_time", "sum_over_time"})
-_PASSES_ON = frozenset({"avg_over_time", "max_over_time", "min_over_time", "last_over_time"})
+_SELECTING = frozenset({"avg_over_time", "max_over_time", "min_over_time", "last_over_time"})
 _TEMPLATE_LABEL = re.compile(r"(?:\$labels|\.Labels)\.([a-zA-Z_][a-zA-Z0-9_]{0,60})")
 
 
@@ -43,11 +43,11 @@ def check(query: LocatedQuery, root: Expr, context: LintContext) -> Iterator[Hit
     if query.use == "alert":
         for node, _ in walk(root):
             if isinstance(node, Binary):
-                yield from _out_of_reach(node, context)
+                yield from _unreachable(node, context)
         yield from _absent(query, root)
         yield from _permanent(query, root)
     elif query.use == "record" and query.name in context.summed:
-        yield from _idle(query, root, context)
+        yield from _idle_nan(query, root, context)
     elif query.use == "trigger" and not _is_one(root):
         yield Hit(
             "TL035",
@@ -65,13 +65,13 @@ def summed(root: Expr) -> Iterator[str]:
             yield from (each.name for each in selectors(node) if each.name)
 
 
-def _out_of_reach(node: Binary, context: LintContext) -> Iterator[Hit]:
+def _unreachable(node: Binary, context: LintContext) -> Iterator[Hit]:
     left, right, op = node.left, node.right, node.op
-    if op in _TURNED and constant(left) is not None:
-        left, right, op = right, left, _TURNED[op]
+    if op in _FLIPPED and constant(left) is not None:
+        left, right, op = right, left, _FLIPPED[op]
     limit = constant(right)
     if limit is not None and ((limit < 0 and op in ("<", "<=")) or (limit, op) == (0, "<")):
-        yield from _below_nothing(node, _core(left), f"{op} {limit:g}", context)
+        yield from _below_zero(node, _core(left), f"{op} {limit:g}", context)
     if limit is not None and _below_one(op, limit) and (what := _never_zero(left)):
         why = f"{what}, so it is never {op} {limit:g}"
         yield Hit(
@@ -93,14 +93,14 @@ def _out_of_reach(node: Binary, context: LintContext) -> Iterator[Hit]:
         )
     elif _is_error_ratio(core, right):
         why = (
-            f"no ratio of errors is {op} {limit:g}: a total outage does not fire this, nor what is "
-            "joined to it by `and`"
+            f"an error ratio is never {op} {limit:g}: even a total outage does not fire this, nor "
+            "what `and` joins to it"
         )
-        fix = "take a smaller burn rate: it can be reached only below 1 / (1 - target)"
+        fix = "take a smaller burn rate: the maximum is 1 / (1 - target)"
         yield Hit("TL031", node, why, fix)
     elif isinstance(core, Vector) and _BY_NAME.search(core.name) and limit > 1:
-        why = f"{core.name} is named a ratio, which is from 0 to 1 by convention"
-        yield Hit("TL031", node, why, f"compare it with {limit / 100:g}, if so", "warning")
+        why = f"{core.name} is named like a ratio, which is from 0 to 1 by convention"
+        yield Hit("TL031", node, why, f"compare it with {limit / 100:g} if it is", "warning")
 
 
 _BY_NAME = re.compile(r"(?:error|failure|success|hit|miss|drop)s?_ratio$")
@@ -184,8 +184,8 @@ def _is_constant(node: Expr) -> bool:
     return False
 
 
-def _below_nothing(node: Expr, core: Expr, limit: str, context: LintContext) -> Iterator[Hit]:
-    """Yield a ratio of good events that would have to fall below 0."""
+def _below_zero(node: Expr, core: Expr, limit: str, context: LintContext) -> Iterator[Hit]:
+    """Yield thresholds below 0 for a ratio of good events."""
     match core:
         case Vector(metric=str(name)):
             share = (":" in name and RATIO.search(name)) or _is_bounded(core, context)
@@ -194,7 +194,7 @@ def _below_nothing(node: Expr, core: Expr, limit: str, context: LintContext) -> 
         case _:
             share = False
     if share:
-        why = f"no ratio is {limit}: a total outage does not fire this"
+        why = f"a ratio is never {limit}: even a total outage does not fire this"
         yield Hit("TL031", node, why, "take a smaller burn rate, so that the limit is above 0")
 
 
@@ -212,7 +212,7 @@ def _is_bounded(core: Expr, context: LintContext) -> bool:
 
 
 def _core(node: Expr, context: LintContext | None = None) -> Expr:
-    """Return the compared expression without functions that only pick series or values.
+    """Return the compared expression without functions that only select series or values.
 
     With ``context``, a recorded series is replaced by the expression of its rule.
     """
@@ -221,7 +221,7 @@ def _core(node: Expr, context: LintContext | None = None) -> Expr:
         match node:
             case Aggregate(op="max" | "min" | "avg", expr=inner):
                 node = inner
-            case Call(function=function, args=(inner,)) if function in _PASSES_ON:
+            case Call(function=function, args=(inner,)) if function in _SELECTING:
                 node = inner
             case Vector(metric=str(name)) if context and _is_part(
                 bare(context.rules.get(name, node))
@@ -258,15 +258,15 @@ def _absent(query: LocatedQuery, root: Expr) -> Iterator[Hit]:
     if not isinstance(node, Call) or node.function not in ("absent", "absent_over_time"):
         return
     argument = bare(node.args[0]) if node.args else node
-    asked = {
+    matched = {
         matcher.label
         for each in selectors(argument)
         for matcher in each.matchers
         if matcher.op == "=" and matcher.label != "__name__"
     }
-    kept = asked if isinstance(argument, Vector) else set[str]()
+    kept = matched if isinstance(argument, Vector) else set[str]()
     wanted = {name for text in query.templates for name in _TEMPLATE_LABEL.findall(text)}
-    needed = wanted if query.labels.keys() - {"severity"} else wanted | asked
+    needed = wanted if query.labels.keys() - {"severity"} else wanted | matched
     lost = sorted(needed - kept - query.labels.keys() - {"alertname"})
     if lost:
         names = ", ".join(lost)
@@ -275,7 +275,7 @@ def _absent(query: LocatedQuery, root: Expr) -> Iterator[Hit]:
         yield Hit("TL033", node, why, fix)
 
 
-def _idle(query: LocatedQuery, root: Expr, context: LintContext) -> Iterator[Hit]:
+def _idle_nan(query: LocatedQuery, root: Expr, context: LintContext) -> Iterator[Hit]:
     for node, around in walk(root):
         if not isinstance(node, Binary) or node.op != "/":
             continue
@@ -291,14 +291,14 @@ def _idle(query: LocatedQuery, root: Expr, context: LintContext) -> Iterator[Hit
         if not guarded and calls(divisor, COUNTER_FUNCTIONS):
             why = (
                 f"without traffic this is 0/0, and one NaN in {query.name} makes every sum and "
-                "average over it NaN for as long as the window is"
+                "average over it NaN for a whole window"
             )
             yield Hit("TL032", node, why, "divide by (… > 0)")
 
 
 def _availability(query: LocatedQuery, root: Expr) -> Iterator[Hit]:
     named = " ".join((query.name, *query.labels.values(), *query.labels))
-    if not _PROMISE.search(named):
+    if not _OF_SLOS.search(named):
         return
     for node, _ in walk(root):
         over_time = isinstance(node, Call) and node.function in _OVER_TIME
@@ -308,8 +308,8 @@ def _availability(query: LocatedQuery, root: Expr) -> Iterator[Hit]:
             yield Hit(
                 "TL034",
                 node,
-                "`up` says that a scrape succeeded, not that requests did: it is 1 while every "
-                "request fails",
+                "`up` is the success of scrapes, not of requests: it is 1 while every request "
+                "fails",
                 "count requests: good ones divided by all",
             )
             return

@@ -24,8 +24,10 @@ from promql.tree import (
 )
 
 Quantity = tuple[str, float]
-"""What is measured, and how much of its base unit 1 stands for: milliseconds are ("time", 0.001).
-"busy" is time per time, "events" a count, "frequency" a count per time."""
+"""A dimension, and the value of 1 in its base unit: milliseconds are ("time", 0.001).
+
+"busy" is time per time, "events" a count, "frequency" a count per time.
+"""
 
 _OF_METRICS: Mapping[Unit, Quantity] = {
     "s": ("time", 1.0),
@@ -70,11 +72,11 @@ _SAME = frozenset(
     }
 )  # fmt: skip
 _BETWEEN_TOKENS = re.compile(r"\bITL\b|inter[- ]token", re.IGNORECASE)
-# vLLM's time_per_output_token_seconds was the gap, under an older name.
+# vLLM's time_per_output_token_seconds is an older name of the gap.
 _PER_REQUEST = re.compile(
     r"(?:vllm:request_|trtllm_|llm_)?time_per_output_token_seconds(?:_bucket|_sum|_count)?$"
 )
-_A_TIME = re.compile(r"\b(?:time|latency|duration)\b", re.IGNORECASE)
+_OF_TIME = re.compile(r"\b(?:time|latency|duration)\b", re.IGNORECASE)
 
 
 def check(query: LocatedQuery, root: Expr, context: LintContext) -> Iterator[Hit]:
@@ -85,14 +87,14 @@ def check(query: LocatedQuery, root: Expr, context: LintContext) -> Iterator[Hit
     measured, shown = quantity(root, context), _OF_PANELS.get(query.unit)
     if measured is None:
         return
-    unnamed = query.unit in ("", "none", "short") and _A_TIME.search(query.name)
+    unnamed = query.unit in ("", "none", "short") and _OF_TIME.search(query.name)
     as_time = unnamed or (shown is not None and shown[0] == "time")
     if measured[0] == "busy" and as_time and _sums_requests(root, context):
         yield Hit(
             "TL017",
             root,
-            "the rate of a sum of times is seconds per second (how many are at it at once), not "
-            "how long each takes",
+            "the rate of a sum of durations is the mean number in progress, not the duration of "
+            "each",
             "divide it by the rate of the …_count",
         )
     elif shown and shown[0] == measured[0] and not isclose(shown[1], measured[1], rel_tol=1e-6):
@@ -107,16 +109,16 @@ def check(query: LocatedQuery, root: Expr, context: LintContext) -> Iterator[Hit
 
 
 def _other_latency(query: LocatedQuery, root: Expr) -> Iterator[Hit]:
-    """Yield means per request that are called the gap between tokens, and hide long gaps."""
+    """Yield means per request that are labelled as inter-token latency."""
     if not _BETWEEN_TOKENS.search(query.name):
         return
     for node in selectors(root):
         if _PER_REQUEST.match(node.name):
             why = (
                 f"{query.name} is the gap between tokens, and {node.name} has one mean per "
-                "request: a stall within a stream is lost in it"
+                "request, which hides a stall within a stream"
             )
-            yield Hit("TL043", node, why, "call it TPOT, or show the inter-token latency")
+            yield Hit("TL043", node, why, "name it TPOT, or show the inter-token latency")
 
 
 def _sums_requests(root: Expr, context: LintContext) -> bool:

@@ -19,7 +19,7 @@ from exporter.sources.trtllm.iterations.token_gaps import TokenGaps
 NAMELESS = ("", "")
 """Model and version; records name neither."""
 
-MAX_LANES = 256
+MAX_RANKS = 256
 MAX_MICRO_BATCHES = 64
 
 GAPS_METHOD: Mapping[Dialect, str] = {
@@ -27,13 +27,13 @@ GAPS_METHOD: Mapping[Dialect, str] = {
     "pytorch": "trtllm_iteration_ends",
 }
 
-LaneKey = tuple[int, int]
+RankKey = tuple[int, int]
 """Rank, 0 where it is not given, and attention-DP rank."""
 
 
 @dataclass(slots=True)
-class Lane:
-    """The state of one sequence of records.
+class RankState:
+    """The state of one rank, from its sequence of records.
 
     ``batches`` are the last records by micro-batch.  ``remaining`` is the number of active
     sequences after the last iteration, None if the record does not have it.  ``pooled`` is the last
@@ -90,7 +90,7 @@ class EngineState:
     def __init__(self, thresholds: Mapping[str, Iterable[float]] | None = None) -> None:
         self.recorder = MetricRecorder(thresholds or {})
         self.dialect: Dialect | None = None
-        self.lanes: dict[LaneKey, Lane] = {}
+        self.ranks: dict[RankKey, RankState] = {}
         self.queue = QueueTime()
         self.host_pool = HostPool()
         self.records = self.repeated = self.refused = self.restarts = 0
@@ -101,22 +101,22 @@ class EngineState:
     @property
     def lost(self) -> int:
         """The number of lost records."""
-        return self._lost + sum(lane.continuity.lost for lane in self.lanes.values())
+        return self._lost + sum(state.continuity.lost for state in self.ranks.values())
 
     @property
     def interval(self) -> int:
         """The sampling interval: one in this many iterations is recorded."""
-        return max((lane.continuity.interval for lane in self.lanes.values()), default=1)
+        return max((state.continuity.interval for state in self.ranks.values()), default=1)
 
     @property
     def copied(self) -> bool:
         """Whether rows of several ranks repeat the numbers of the first."""
-        return len(self.lanes) > 1 and len({rank for rank, _ in self.lanes}) == 1
+        return len(self.ranks) > 1 and len({rank for rank, _ in self.ranks}) == 1
 
     @property
-    def first(self) -> Lane | None:
-        """The lane whose rows count for the whole engine where ranks are copied."""
-        return self.lanes[min(self.lanes)] if self.lanes else None
+    def first(self) -> RankState | None:
+        """The state of the rank whose rows count for the whole engine where ranks are copied."""
+        return self.ranks[min(self.ranks)] if self.ranks else None
 
     def add(self, record: Record) -> None:
         """Add the next record."""
@@ -125,56 +125,58 @@ class EngineState:
                 self._reset()
             self.dialect = record.dialect
         key = (record.rank or 0, record.dp_rank)
-        lane = self.lanes.get(key)
-        if lane is None:
-            if len(self.lanes) >= MAX_LANES:
+        state = self.ranks.get(key)
+        if state is None:
+            if len(self.ranks) >= MAX_RANKS:
                 self.refused += 1
                 return
-            lane = self.lanes[key] = Lane()
-        if _is_repeated(record, lane):
+            state = self.ranks[key] = RankState()
+        if _is_repeated(record, state):
             self.repeated += 1
             return
-        if record.micro_batch not in lane.batches and len(lane.batches) >= MAX_MICRO_BATCHES:
+        if record.micro_batch not in state.batches and len(state.batches) >= MAX_MICRO_BATCHES:
             self.refused += 1
             return
-        self._add_to(lane, record, own_numbers=key == min(self.lanes) or record.rank is not None)
+        self._add_to(state, record, own_numbers=key == min(self.ranks) or record.rank is not None)
 
-    def _add_to(self, lane: Lane, record: Record, *, own_numbers: bool) -> None:
-        """Add a record to a lane; ``own_numbers``: the record does not copy those of rank 0."""
+    def _add_to(self, state: RankState, record: Record, *, own_numbers: bool) -> None:
+        """Add a record to the state of its rank; ``own_numbers``: no copies of rank 0."""
         self.records += 1
-        alone = len(self.lanes) == 1
-        was_idle = self.dialect == "pytorch" and lane.gaps.was_idle(record, alone=alone)
-        stride = lane.continuity.follow(record.iteration, was_idle=was_idle)
-        if stride is None and lane.latest is not None:
-            lane.gaps, lane.remaining, lane.pooled = TokenGaps(), None, None
-            lane.batches.clear()
+        alone = len(self.ranks) == 1
+        was_idle = self.dialect == "pytorch" and state.gaps.was_idle(record, alone=alone)
+        stride = state.continuity.follow(record.iteration, was_idle=was_idle)
+        if stride is None and state.latest is not None:
+            state.gaps, state.remaining, state.pooled = TokenGaps(), None, None
+            state.batches.clear()
             if own_numbers:
                 self.queue.last, self.host_pool = None, HostPool()
                 self.restarts += 1
         unbroken = stride is not None and stride <= 1
-        before = lane.latest if unbroken else None
-        overlaps = lane.gaps.overlaps(record)
-        self._observe_gaps(lane, record, unbroken=unbroken, was_idle=was_idle)
+        before = state.latest if unbroken else None
+        overlaps = state.gaps.overlaps(record)
+        self._observe_gaps(state, record, unbroken=unbroken, was_idle=was_idle)
         self._count_tokens(record, own_numbers=own_numbers)
-        lane.remaining = _remaining(record, before, overlaps=overlaps, dialect=self.dialect)
-        lane.latest = record
+        state.remaining = _remaining(record, before, overlaps=overlaps, dialect=self.dialect)
+        state.latest = record
         if record.kv_pools:
-            lane.pooled = record
-        lane.batches[record.micro_batch] = record
+            state.pooled = record
+        state.batches[record.micro_batch] = record
         if own_numbers:
             # An idle loop has an iteration number and no record.
             complete = stride is not None and stride - was_idle <= self.interval
             self._observe_queue(record, complete=complete)
-            self._observe_blocks(record, lane.remaining)
+            self._observe_blocks(record, state.remaining)
 
-    def _observe_gaps(self, lane: Lane, record: Record, *, unbroken: bool, was_idle: bool) -> None:
+    def _observe_gaps(
+        self, state: RankState, record: Record, *, unbroken: bool, was_idle: bool
+    ) -> None:
         if self.dialect is None:
             return
         series = ("itl", *NAMELESS, GAPS_METHOD[self.dialect])
         if self.dialect == "pytorch":
             self.untimed = record.timestamp is None
         self.recorder.observe(series, 0.0, 0.0)
-        for gap in lane.gaps.follow(record, self.dialect, unbroken=unbroken, was_idle=was_idle):
+        for gap in state.gaps.follow(record, self.dialect, unbroken=unbroken, was_idle=was_idle):
             self.recorder.observe(series, gap.seconds, gap.sequences)
 
     def _count_tokens(self, record: Record, *, own_numbers: bool) -> None:
@@ -191,7 +193,7 @@ class EngineState:
             count("accepted_draft_tokens", "trtllm_drafts", record.drafts.accepted)
 
     def _generated(self, record: Record) -> float | None:
-        """Return the tokens of an iteration: of what decodes, and one of every context."""
+        """Return the tokens of an iteration: those of decoding sequences, and one per context."""
         if record.generating is None:
             return None
         extra = 0.0
@@ -241,14 +243,14 @@ class EngineState:
     def _reset(self) -> None:
         """Reset the state for another engine; counts continue."""
         self._lost = self.lost
-        self.lanes.clear()
+        self.ranks.clear()
         self.queue.last, self.queue.refused = None, False
         self.host_pool = HostPool()
         self.restarts += 1
 
 
-def _is_repeated(record: Record, lane: Lane) -> bool:
-    same = lane.batches.get(record.micro_batch)
+def _is_repeated(record: Record, state: RankState) -> bool:
+    same = state.batches.get(record.micro_batch)
     return same is not None and same == record
 
 

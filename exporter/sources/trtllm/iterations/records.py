@@ -113,7 +113,7 @@ class Record:
 
 
 def read_record(value: object) -> Record | None:
-    """Parse a JSON value; None if it is no record, which has an iteration."""
+    """Parse a JSON value; None for a value without an iteration number."""
     if not isinstance(value, dict):
         return None
     iteration = _whole(value.get("iter"))

@@ -8,7 +8,7 @@ from math import inf
 
 from exporter.samples import UNLABELLED, Distribution, Measurement, Missing, Model
 from exporter.sources.measurements import of_model
-from exporter.sources.trtllm.iterations.engine import GAPS_METHOD, NAMELESS, EngineState, Lane
+from exporter.sources.trtllm.iterations.engine import GAPS_METHOD, NAMELESS, EngineState, RankState
 from exporter.sources.trtllm.iterations.records import KvCache, Record
 from exporter.sources.trtllm.kv_blocks import KV_GAUGES, blocks, contradict
 from exporter.sources.unavailable import (
@@ -16,8 +16,8 @@ from exporter.sources.unavailable import (
     OBSERVE,
     TAP_SIGNALS,
     Unavailable,
-    completed,
     refuse,
+    with_missing_signals,
 )
 
 SEQUENCES = ("sequences_active", "sequences_decoding", "sequences_waiting", "sequences_paused")
@@ -71,16 +71,18 @@ def report(
 
     found = _found(engine, age, frozen_after)
     named = (replace(item, model=model, version=version) for item in found)
-    return completed(named, [(model, version)], why)
+    return with_missing_signals(named, [(model, version)], why)
 
 
 def _found(
     engine: EngineState, age: float | None, frozen_after: float
 ) -> Iterator[Measurement | Missing]:
-    if not engine.lanes:
+    if not engine.ranks:
         return
     # The rows of other ranks lack their completed requests.
-    remaining = None if engine.copied else _total(lane.remaining for lane in engine.lanes.values())
+    remaining = (
+        None if engine.copied else _total(state.remaining for state in engine.ranks.values())
+    )
     if age is not None and age > frozen_after and remaining != 0:
         idle = "may have left none" if remaining is None else f"left {remaining:g}"
         yield from refuse(
@@ -101,19 +103,19 @@ def _found(
     yield from _queue(engine)
 
 
-def _reporting_lanes(engine: EngineState) -> list[Lane]:
-    """Return the lanes whose numbers are their own."""
+def _reporting_ranks(engine: EngineState) -> list[RankState]:
+    """Return the states of the ranks that report numbers of their own."""
     if engine.copied:
         return [engine.first] if engine.first else []
-    return list(engine.lanes.values())
+    return list(engine.ranks.values())
 
 
 def _latest(engine: EngineState) -> list[Record]:
-    return [lane.latest for lane in _reporting_lanes(engine) if lane.latest]
+    return [state.latest for state in _reporting_ranks(engine) if state.latest]
 
 
 def _batches(engine: EngineState) -> list[Record]:
-    return [record for lane in engine.lanes.values() for record in lane.scheduled()]
+    return [record for state in engine.ranks.values() for record in state.scheduled()]
 
 
 def _sequences(engine: EngineState, remaining: float | None) -> Iterator[Measurement | Missing]:
@@ -164,23 +166,25 @@ def _limits(engine: EngineState) -> Iterator[Measurement | Missing]:
 def _blocks(engine: EngineState) -> Iterator[Measurement | Missing]:
     """Yield the gauges of the KV cache, from its pools where the engine reports them."""
     rank = "of attention-DP rank 0" if engine.copied else ""
-    lanes = _reporting_lanes(engine)
-    current = all(lane.pooled is lane.latest for lane in lanes)
-    if current and all(lane.pooled for lane in lanes):
-        yield from _pools(lanes, "trtllm_iteration", rank)
+    ranks = _reporting_ranks(engine)
+    current = all(state.pooled is state.latest for state in ranks)
+    if current and all(state.pooled for state in ranks):
+        yield from _pools(ranks, "trtllm_iteration", rank)
         return
     found = list(_totals(engine, rank))
-    if any(isinstance(one, Measurement) for one in found) or not all(lane.pooled for lane in lanes):
+    if any(isinstance(one, Measurement) for one in found) or not all(
+        state.pooled for state in ranks
+    ):
         yield from found
     else:
-        yield from _pools(lanes, "trtllm_kv_interval", rank)
+        yield from _pools(ranks, "trtllm_kv_interval", rank)
 
 
-def _pools(lanes: list[Lane], method: str, note: str) -> Iterator[Measurement | Missing]:
+def _pools(ranks: list[RankState], method: str, note: str) -> Iterator[Measurement | Missing]:
     """Yield the gauges of pools; those of one engine have blocks of different sizes."""
-    by_lane = [lane.pooled.kv_pools for lane in lanes if lane.pooled]
-    if any(len(pools) > 1 for pools in by_lane):
-        fullest = max(pool.used / pool.most for pools in by_lane for pool in pools)
+    pools_by_rank = [state.pooled.kv_pools for state in ranks if state.pooled]
+    if any(len(pools) > 1 for pools in pools_by_rank):
+        fullest = max(pool.used / pool.most for pools in pools_by_rank for pool in pools)
         text = "; ".join(filter(None, ("of the fullest of several pools", note)))
         yield _gauge("kv_utilization", fullest, method, text)
         yield from refuse(
@@ -190,8 +194,8 @@ def _pools(lanes: list[Lane], method: str, note: str) -> Iterator[Measurement | 
             "none needed: the utilization is that of the fullest pool",
         )
         return
-    most = sum(pools[0].most for pools in by_lane)
-    used = sum(pools[0].used for pools in by_lane)
+    most = sum(pools[0].most for pools in pools_by_rank)
+    used = sum(pools[0].used for pools in pools_by_rank)
     values = (used / most, used, most - used, most)
     for signal, value in zip(KV_GAUGES, values, strict=True):
         yield _gauge(signal, value, method, note)
@@ -239,7 +243,7 @@ def _host_pool(engine: EngineState, caches: list[KvCache], most: float) -> tuple
     is unknown before the engine was idle.
     """
     pools = [
-        pool for lane in _reporting_lanes(engine) if lane.pooled for pool in lane.pooled.kv_pools
+        pool for state in _reporting_ranks(engine) if state.pooled for pool in state.pooled.kv_pools
     ]
     if pools:
         own, host = sum(pool.most for pool in pools), sum(pool.host for pool in pools)
