@@ -1,9 +1,9 @@
 """Evaluate a Jsonnet file within limits.
 
-Jsonnet is a programming language: a file may loop endlessly, fill the memory or import any file that
-the user may read.  So it runs in a process of its own, with a deadline and a memory limit, and its
-imports are confined to its own folder and the library folders given.  It sees no environment, no
-external variables and no native functions.
+Jsonnet is a programming language: a file may loop endlessly, fill the memory or import any file
+that the user may read.  So it runs in a process of its own, with a deadline and a memory limit, and
+its imports are confined to its own folder and the library folders given.  It sees no environment,
+no external variables and no native functions.
 
 This file is both sides: :func:`evaluate` starts Python on this very file.  The child is isolated
 from the caller's ``PYTHONPATH`` and working directory, so only the standard library and the
