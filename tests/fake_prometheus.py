@@ -41,7 +41,7 @@ class FakePrometheus:
 
 @contextmanager
 def serving(fake: FakePrometheus) -> Iterator[FakePrometheus]:
-    class Handler(BaseHTTPRequestHandler):
+    class FakePrometheusHandler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.answer(urlsplit(self.path).query)
 
@@ -60,7 +60,7 @@ def serving(fake: FakePrometheus) -> Iterator[FakePrometheus]:
         def log_message(self, *_: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), FakePrometheusHandler)
     fake.port = server.server_port
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()

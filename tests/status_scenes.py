@@ -59,7 +59,7 @@ class ModelScene:
     version: str = "1"
 
 
-class _Totals:
+class _SceneTotals:
     """The counters that a server would publish of one model."""
 
     def __init__(self, scene: ModelScene, seed: int) -> None:
@@ -144,7 +144,7 @@ def status(
     minutes: float = MINUTES,
 ) -> Status:
     """Play a scene, whose source fails in the last ``lost_for`` seconds; return its status."""
-    totals = [_Totals(scene, seed) for seed, scene in enumerate(models)]
+    totals = [_SceneTotals(scene, seed) for seed, scene in enumerate(models)]
     store, recorder = Store(stale_after=10), LatencyRecorder(INTERVAL)
     infos = tuple(
         ModelInfo(one.scene.name, one.scene.version, "tensorrtllm", decoupled=True)

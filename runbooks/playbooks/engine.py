@@ -120,7 +120,7 @@ ENGINE = (
         ),
         meaning=(
             "A process of the engine has ended. In a multi-GPU engine one dead rank is enough: the "
-            "others cannot finish an iteration without it. The time tells the kind.\n\n"
+            "others cannot finish an iteration without it. The time shows the kind.\n\n"
             "- At load: weights, buffers and KV cache do not fit. The model never becomes ready, "
             "and the same configuration fails again.\n"
             "- At run time: another process on the GPU allocated, or a request needed more than "

@@ -14,7 +14,7 @@ GENERIC = (
             "The objective has queries of its own, and tokenslo has no other signals of the "
             "service. Its own dashboard and logs have the cause; this page has the order to look."
         ),
-        impact="Users of this service get less than its objective promises.",
+        impact="Users of this service get less than its objective requires.",
         steps=(
             Step(
                 "goes_on",

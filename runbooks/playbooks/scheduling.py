@@ -230,8 +230,8 @@ SCHEDULING = (
         ),
         meaning=(
             "The engine runs more sequences at once than the objective allows. The GPU is busy "
-            "and total throughput is high, but each iteration serves so many sequences that the "
-            "next token of each one comes late. Usually the batch limit was raised, or a limit "
+            "and total throughput is high, but each iteration serves too many sequences, so "
+            "the next token of each one comes late. Usually the batch limit was raised, or a limit "
             "of concurrency in front of the engine was removed."
         ),
         impact=(
