@@ -31,6 +31,7 @@ class AlertStates:
     burn_rates: Mapping[str, float]
     query: str
     failure: str = ""
+    warnings: tuple[str, ...] = ()
 
     def names(self, state: str) -> tuple[str, ...]:
         """Return the names of the alerts in a state."""
@@ -82,8 +83,13 @@ class AlertStates:
         )
 
     def _check(self, key: str, question: str, found: tuple[Sample, ...]) -> CheckResult:
-        verdict: CheckVerdict = "failed" if self.failure else "sick" if found else "healthy"
-        return CheckResult(key, question, "", self.query, "no result", verdict, found, self.failure)
+        verdict: CheckVerdict = "sick" if found else "healthy"
+        reason = self.failure
+        if self.failure:
+            verdict = "failed"
+        elif self.warnings and not found:
+            verdict, reason = "no_data", f"the result may be partial: {'; '.join(self.warnings)}"
+        return CheckResult(key, question, "", self.query, "no result", verdict, found, reason)
 
 
 def read_alert_states(plan: Plan, queries: Queries) -> AlertStates:
@@ -106,7 +112,8 @@ def read_alert_states(plan: Plan, queries: Queries) -> AlertStates:
             if shortest.get(objective) == window and isfinite(sample.value):
                 found[objective] = max(sample.value, found.get(objective, 0.0))
     known = tuple(first) if isinstance(first, QueryResult) else ()
-    return AlertStates(known, found, str(alerts), first if isinstance(first, str) else "")
+    failure, warnings = (first, ()) if isinstance(first, str) else ("", first.warnings)
+    return AlertStates(known, found, str(alerts), failure, warnings)
 
 
 def _windows(plan: Plan) -> tuple[str, ...]:

@@ -39,10 +39,9 @@ def planned_checks(
 ) -> Iterator[PlannedCheck]:
     """Yield the checks of a diagnosis: in the order of the alert's page, then all others."""
     subjects = [_subject(plan, each) for each in objectives]
-    keys = dict.fromkeys((*_page_checks(subjects[0], alert), *CHECKS))
-    for key in keys:
-        if key not in evidence.likelihoods and key not in evidence.unweighed:
-            continue
+    of_page = (*_page_checks(subjects[0], alert),)
+    weighed = (key for key in CHECKS if key in evidence.likelihoods)
+    for key in dict.fromkeys((*of_page, *weighed)):
         able = [each for each in subjects if _applies(key, each)]
         check = CHECKS[key]
         yield from (

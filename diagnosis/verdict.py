@@ -9,7 +9,6 @@ from typing import Literal
 from diagnosis.check_results import CheckResult
 from diagnosis.evidence import HEALTHY, UNKNOWN, Evidence
 from diagnosis.posterior import Results, information, weight, weights
-from runbooks.checks import CHECKS
 from runbooks.playbooks import PLAYBOOKS
 
 Verdict = Literal["likely", "cannot_tell", "no_incident", "no_data"]
@@ -47,7 +46,7 @@ def decide(
     """Return the verdict on ranked hypotheses."""
     (first, p), (second, q), *_ = probabilities.items()
     between = first, second
-    decided_by, decide = _decider(evidence, {first: p, second: q}, results)
+    decided_by, decide = _decider(evidence, {first: p, second: q}, results, checks)
     if not results:
         failed = next((each.reason for each in checks if each.verdict == "failed"), "")
         because = failed or "no check has data"
@@ -99,21 +98,27 @@ def _weighs(evidence: Evidence, check: str, hypothesis: str) -> bool:
     return weight(evidence.likelihoods[check], hypothesis, sick=True) > 0
 
 
-def _decider(evidence: Evidence, between: Mapping[str, float], results: Results) -> tuple[str, str]:
+def _decider(
+    evidence: Evidence,
+    between: Mapping[str, float],
+    results: Results,
+    checks: Sequence[CheckResult],
+) -> tuple[str, str]:
     """Return the check without data that separates two hypotheses best, and what to do."""
     first, second = between.items()
+    blind = {check.key: check.reason for check in checks if check.key not in results}
     bits = {
         key: information(likelihood, first, second)
         for key, likelihood in evidence.likelihoods.items()
-        if key not in results and key in CHECKS
+        if key in blind
     }
     best = max(bits, key=lambda key: (bits[key], key), default="")
     if best and bits[best] >= _LEAST_BITS:
         likelihood = evidence.likelihoods[best]
         sick, healthy = sorted(between, key=lambda key: -likelihood.of(key, sick=True))
         return best, (
-            f"the check {best} ({CHECKS[best].question}): sick means {title(sick)}, healthy means "
-            f"{title(healthy)}."
+            f"the check {best}. Sick means {title(sick)}, healthy means {title(healthy)}. It has "
+            f"no data now: {blind[best]}."
         )
     return "", _step(between)
 
@@ -123,4 +128,4 @@ def _step(between: Mapping[str, float]) -> str:
     causes = [PLAYBOOKS[key] for key in between if key in PLAYBOOKS]
     if not causes:
         return ""
-    return f"the playbook {causes[0].title}: {causes[0].actions[0].do}"
+    return f"no check; try the first action of {causes[0].title}. {causes[0].actions[0].do}"

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from diagnosis.check_results import CheckResult
 from diagnosis.evidence import (
     ABSENT_ALERTS,
     ALERTS,
@@ -189,7 +190,12 @@ def test_no_results_are_no_data() -> None:
 def test_the_check_that_decides_has_the_highest_expected_information() -> None:
     results = {**SYMPTOM, "waiting": True, "kv": True}
     found = posterior(EVIDENCE, results, SIGNALS)
-    decision = decide(EVIDENCE, found, results, [])
+    blind = [
+        CheckResult(key, "", "", "", "", "no_data", reason="no series")
+        for key in EVIDENCE.likelihoods
+        if key not in results
+    ]
+    decision = decide(EVIDENCE, found, results, blind)
     pair = [(key, found[key]) for key in decision.between]
     bits = {
         key: information(each, pair[0], pair[1])
@@ -198,7 +204,8 @@ def test_the_check_that_decides_has_the_highest_expected_information() -> None:
     }
     assert decision.verdict == "cannot_tell"
     assert bits[decision.decided_by] == max(bits.values())
-    assert f"the check {decision.decided_by} " in decision.decide
+    assert decision.decide.startswith(f"the check {decision.decided_by}. Sick means ")
+    assert decision.decide.endswith("It has no data now: no series.")
 
 
 def test_information_is_zero_for_equal_likelihoods_and_a_bit_for_certain_ones() -> None:

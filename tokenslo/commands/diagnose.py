@@ -28,7 +28,7 @@ from tokenslo.files import inputs, libraries_option, load_all
 from tokenslo.prometheus import headers_option, prometheus_option
 
 _QUERY_SECONDS = 10.0
-_STYLES = {"  SICK": "bold red", "  FAILED": "yellow", "  no data": "dim", "Verdict:": "bold"}
+_STYLES = {"  SICK": "bold red", "  FAILED": "yellow", "  no data": "dim", "Verdict": "bold"}
 
 
 def _time(_: click.Context, __: click.Parameter, given: str | None) -> float | None:
