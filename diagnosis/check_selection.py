@@ -10,6 +10,8 @@ from diagnosis.evidence import Evidence
 from runbooks import triage
 from runbooks.check_queries import Subject
 from runbooks.checks import CHECKS
+from runbooks.playbooks import PLAYBOOKS
+from slos.causes import CAUSE_ALERTS
 from slos.generic_events import bad_share
 from slos.plan import Plan, PlannedObjective
 
@@ -56,11 +58,14 @@ def _subject(plan: Plan, planned: PlannedObjective) -> Subject:
 
 
 def _page_checks(subject: Subject, alert: str) -> Iterator[str]:
-    """Yield the keys of an alert's page; without one, of that of the burn-rate alert."""
-    if alert in triage.CAUSE_CHECKS:
-        yield from triage.CAUSE_CHECKS[alert]
+    """Yield the checks of an alert's page or playbook; else those of the burn-rate alert."""
+    for cause in CAUSE_ALERTS:
+        if cause.name == alert:
+            yield from (step.check for step in PLAYBOOKS[cause.runbook].steps)
     planned = subject.planned
     own = next((each for each in planned.alerts if each.name == alert), planned.burn)
+    if own.kind == "low_traffic":  # its page refers to the other
+        own = planned.burn
     yield from (check.key for check in triage.checks(subject, own))
 
 

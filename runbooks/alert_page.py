@@ -1,41 +1,48 @@
-"""The runbook page of an objective's alert: meaning, impact, diagnosis, mitigation."""
+"""The runbook page of an objective's alert: triage on two screens, then the details."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
 
 from promql.expr import decimal_text
 from runbooks.check_queries import Subject
+from runbooks.check_section import triage, triage_section
+from runbooks.diagnosis_check import DiagnosisCheck
 from runbooks.markdown import (
+    BY_SYMPTOM,
     CAUSE_ALERTS,
     INDEX,
     about,
     anchor,
+    bullets,
     dashboard,
-    diagnosis,
     document,
-    escalation,
-    link,
-    mitigation,
     owner_text,
     page_link,
     percent,
     plain,
+    playbook_link,
     promql,
 )
-from runbooks.shared_pages import SharedPages
-from runbooks.triage import IMPACT, causes, checks
+from runbooks.triage import IMPACT, checks, playbooks
 from slos import names
 from slos.burn import Pair
 from slos.durations import format_duration, parse_duration
 from slos.explain import FAILURES
+from slos.indicators import good_sentence
 from slos.plan import PlannedAlert, PlannedObjective
 
+TRIAGE = "Triage in five minutes"
+DETAILS = "Details"
+"""The heading below which a page may be longer than two screens."""
 
-def alert_page(subject: Subject, alert: PlannedAlert, shared: SharedPages | None = None) -> str:
-    """Write the page of an alert; with ``shared``, common steps and mitigations are links."""
+
+def alert_page(subject: Subject, alert: PlannedAlert) -> str:
+    """Write the page of an alert."""
     owner = subject.plan.service.owns(subject.planned.objective)
+    found = checks(subject, alert)
+    chosen = triage(subject, found)
     return document(
         [
             f"# {alert.name}",
@@ -43,87 +50,107 @@ def alert_page(subject: Subject, alert: PlannedAlert, shared: SharedPages | None
             *_MEANING[alert.kind](subject),
             "## Impact",
             _impact(subject, alert),
-            *_diagnosis_and_mitigation(subject, alert, shared),
+            f"## {TRIAGE}",
+            *(_triage(subject, chosen) if found else _triage_at_low_traffic(subject)),
+            *_other_playbooks(alert, found, chosen),
+            *_details(subject, alert),
             "## Verify",
             *_verify(subject, alert),
             "## Escalate",
-            _decision(owner) if alert.kind in ("exhausted", "policy") else escalation(owner),
+            _decision(owner) if alert.kind in ("exhausted", "policy") else _escalation(owner),
             "## Related",
-            _related(subject, alert, shared),
+            bullets(_related(subject, alert)),
         ]
     )
 
 
-def objective_text(planned: PlannedObjective) -> str:
-    """State an objective and its grouping."""
-    by = " and ".join(planned.objective.group_by)
-    groups = f" Each {by} has an objective of its own; an alert's labels name it." if by else ""
-    return f"{planned.sentence}{groups}"
+def _triage(subject: Subject, found: Sequence[DiagnosisCheck]) -> Iterator[str]:
+    if len(found) > 1:
+        yield "Open the playbook of the first unexpected result."
+    for number, check in enumerate(found, 1):
+        yield from triage_section(number, check, subject)
 
 
-def _diagnosis_and_mitigation(
-    subject: Subject, alert: PlannedAlert, shared: SharedPages | None
+def _triage_at_low_traffic(subject: Subject) -> Iterator[str]:
+    planned, condition = subject.planned, subject.planned.low_traffic
+    assert condition is not None  # noqa: S101  (else there is no such alert)
+    yield (
+        f"1. Read the server's log of the bad {planned.indicator.events}: they are few.\n"
+        f"2. Take the triage of {page_link(planned.burn)}, with the range `[{condition.window}]` "
+        f"instead of `[{names.BASE_WINDOW}]`."
+    )
+
+
+def _other_playbooks(
+    alert: PlannedAlert, found: Sequence[DiagnosisCheck], chosen: Sequence[DiagnosisCheck]
 ) -> Iterator[str]:
-    """Yield both sections; at low traffic they are those of the burn-rate alert."""
-    if alert.kind == "low_traffic":
-        burn = page_link(subject.planned.burn)
-        condition = subject.planned.low_traffic
-        assert condition is not None  # noqa: S101  (else there is no such alert)
-        yield "## Diagnosis"
-        yield f"Take the steps of {burn}, with the range `[{condition.window}]` instead of `[5m]`."
-        yield "## Mitigation"
-        yield f"As on {burn}."
-        return
-    steps = tuple(checks(subject, alert))
-    if shared:
-        yield from shared.diagnosis(subject, alert, steps)
-        return
-    yield from diagnosis(steps, subject, link)
-    yield from mitigation(causes(steps, alert))
+    """Yield the playbooks that the triage does not name."""
+    linked = {check.points_to for check in chosen}
+    if others := [each for each in playbooks(found, alert) if each.key not in linked]:
+        yield "## Other playbooks"
+        yield bullets((*map(playbook_link, others), f"[By symptom]({INDEX}#{anchor(BY_SYMPTOM)})"))
 
 
-def _budget(subject: Subject) -> str:
-    lasts = about(subject.budget * subject.plan.service.window)
-    return f"Error budget: {percent(subject.budget)}, which a total outage spends in {lasts}."
+def _details(subject: Subject, alert: PlannedAlert) -> Iterator[str]:
+    if blocks := [block for block in _DETAILS[alert.kind](subject) if block]:
+        yield f"## {DETAILS}"
+        yield from blocks
 
 
-def _meaning(subject: Subject, state: str) -> str:
-    """Open a page: the state in this objective's numbers, the objective, its budget."""
+def _meaning(subject: Subject, state: str, then: str = "") -> str:
+    """State the alert in the objective's numbers, then its objective or another sentence."""
     planned, service = subject.planned, subject.plan.service
+    objective = planned.objective
     opening = state.format(
         service=f"`{service.service}`",
-        objective=f"`{planned.objective.name}`",
+        objective=f"`{objective.name}`",
         window=format_duration(service.window),
         budget=percent(subject.budget),
         events=planned.indicator.events,
         absent=format_duration(planned.absent_seconds),
         least=planned.min_bad_events,
     )
-    return f"{opening}\n\nObjective: {objective_text(planned)}"
+    return f"{opening} " + (
+        then
+        or f"Objective: {percent(objective.target)} of {planned.indicator.events} in "
+        f"{format_duration(service.window)} are good; one is good if {good_sentence(objective)}."
+    )
+
+
+def _grouping(subject: Subject) -> str:
+    by = " and ".join(subject.planned.objective.group_by)
+    return f"Each {by} has an objective of its own; an alert's labels name it." if by else ""
 
 
 def _burn_meaning(subject: Subject) -> Iterator[str]:
+    yield _meaning(
+        subject, "{service} burns the error budget of {objective} too fast to last {window}."
+    )
+
+
+def _burn_details(subject: Subject) -> Iterator[str]:
     planned, service = subject.planned, subject.plan.service
-    state = "{service} burns the error budget of {objective} too fast to last {window}."
-    yield f"{_meaning(subject, state)} {_budget(subject)}"
+    yield "### When the alert fires"
+    lasts = about(subject.budget * service.window)
+    yield f"Error budget: {percent(subject.budget)}, which a total outage spends in {lasts}."
     guard = (
-        f", and at least {planned.min_bad_events} {planned.indicator.events} were bad in the long "
-        "one"
+        f", with at least {planned.min_bad_events} bad {planned.indicator.events} in the long one"
         if planned.min_bad_events
         else ""
     )
     yield (
-        "The alert fires when the bad share is above the threshold in both windows of a "
-        f"row{guard}. Its labels `window` and `burn_rate` name the row."
+        f"The alert fires above the bad share in both windows of a row{guard}. Its labels `window` "
+        "and `burn_rate` name the row."
     )
     yield _pair_table(planned, service.window)
     if planned.objective.indicator == "ttft":
         yield "Requests that fail before their first token count as bad."
+    yield _grouping(subject)
 
 
 def _pair_table(planned: PlannedObjective, period: Decimal) -> str:
     head = (
-        "| tier | windows | bad share | burn rate | budget spent | all bad | half bad "
+        "| tier | windows | bad share | burn rate | budget spent | fires if all bad | half bad "
         "| a fifth bad |\n|---|---|---|---|---|---|---|---|"
     )
     rows = (
@@ -132,13 +159,13 @@ def _pair_table(planned: PlannedObjective, period: Decimal) -> str:
         f"| {' | '.join(_about_or_never(planned.seconds_to_fire(pair, s)) for s in FAILURES)} |"
         for pair in planned.alerting_pairs
     )
-    note = "Last three columns: time until the alert fires."
+    table = "\n".join([head, *rows])
     if slices := planned.objective.slices:
-        note += (
-            f" They are shares within each slice; above {percent(1 - slices.target)}, the whole "
-            "slice is bad."
+        table += (
+            "\n\nThe last three columns are shares within each slice; above "
+            f"{percent(1 - slices.target)}, the whole slice is bad."
         )
-    return "\n".join([head, *rows]) + f"\n\n{note}"
+    return table
 
 
 def _spent(pair: Pair, period: Decimal) -> Decimal:
@@ -152,40 +179,52 @@ def _about_or_never(seconds: Decimal | None) -> str:
 
 
 def _exhausted_meaning(subject: Subject) -> Iterator[str]:
-    state = (
+    yield _meaning(
+        subject,
         "{service} has spent the error budget of {objective}: more than {budget} of {events} were "
-        "bad over the last {window}."
+        "bad over the last {window}.",
+        "This need not be an outage now: the alert ends when enough of the bad time has left the "
+        "window.",
     )
-    yield _meaning(subject, state)
-    yield (
-        "This need not be an outage now. The alert ends when enough of the bad time is more than "
-        f"{format_duration(subject.plan.service.window)} ago."
-    )
+
+
+def _exhausted_details(subject: Subject) -> Iterator[str]:
     if subject.planned.policy_steps:
         yield "The budget policy:"
         yield _policy_table(subject.planned)
+    yield _grouping(subject)
 
 
 def _low_traffic_meaning(subject: Subject) -> Iterator[str]:
     condition = subject.planned.low_traffic
     assert condition is not None  # noqa: S101  (else there is no such alert)
-    state = (
+    yield _meaning(
+        subject,
         f"Over {percent(condition.threshold)} of the {{events}} of {{service}} were bad for "
         f"{{objective}} in the last {condition.window}: at least {condition.events}, and "
-        "fewer than the {least} that a burn-rate alert needs."
+        "fewer than the {least} that a burn-rate alert needs.",
     )
-    yield _meaning(subject, state)
+
+
+def _low_traffic_details(subject: Subject) -> Iterator[str]:
+    yield _grouping(subject)
 
 
 def _policy_meaning(subject: Subject) -> Iterator[str]:
-    state = "{service} has spent a share of the error budget of {objective} that requires action."
-    yield _meaning(subject, state)
+    yield _meaning(
+        subject,
+        "{service} has spent a share of the error budget of {objective} that requires action.",
+    )
     yield "The budget policy; the label `step` of an alert names the row:"
     yield _policy_table(subject.planned)
+
+
+def _policy_details(subject: Subject) -> Iterator[str]:
     yield (
         "A later step inhibits those before it. A step ends when enough of the bad time has left "
         "the window."
     )
+    yield _grouping(subject)
 
 
 def _policy_table(planned: PlannedObjective) -> str:
@@ -196,31 +235,40 @@ def _policy_table(planned: PlannedObjective) -> str:
 
 
 def _inconsistent_meaning(subject: Subject) -> Iterator[str]:
-    state = (
+    yield _meaning(
+        subject,
         "The SLI of {objective} of {service} is inconsistent: bad exceeds total, or a ratio is "
-        "outside 0 to 1."
+        "outside 0 to 1.",
     )
-    yield _meaning(subject, state)
+
+
+def _inconsistent_details(subject: Subject) -> Iterator[str]:
     yield (
         "A metric has changed its meaning, or only one of the two queries adds up two sources. The "
-        "alert fires when the first query below keeps having a result; 1 % of error is tolerated."
+        "alert fires when the first query above keeps having a result; 1 % of error is tolerated."
     )
+    yield _grouping(subject)
 
 
 def _absent_meaning(subject: Subject) -> Iterator[str]:
-    planned = subject.planned
-    state = "For {absent}, Prometheus has had no data for {objective} of {service}."
-    if planned.events.uncovered:
-        state = state[:-1] + ", or not from all servers."
-    yield _meaning(subject, state)
-    yield (
-        "Without traffic there is still data, so the measurement or the server is down. The alert "
-        f"fires when this query has a result for {format_duration(planned.absent_seconds)}:"
+    state = "For {absent}, Prometheus has had no data for {objective} of {service}"
+    servers = ", or not from all servers" if subject.planned.events.uncovered else ""
+    yield _meaning(
+        subject,
+        f"{state}{servers}.",
+        "Without traffic there is still data, so the measurement or the server is down.",
     )
+
+
+def _absent_details(subject: Subject) -> Iterator[str]:
+    planned = subject.planned
+    lasting = format_duration(planned.absent_seconds)
+    yield f"The alert fires when this query has a result for {lasting}:"
     yield promql(planned.events.missing)
     if planned.events.uncovered:
         yield "Or this one: some servers do not provide the signal, and are not counted."
         yield promql(planned.events.uncovered)
+    yield _grouping(subject)
 
 
 _MEANING = {
@@ -230,6 +278,14 @@ _MEANING = {
     "policy": _policy_meaning,
     "absent": _absent_meaning,
     "inconsistent": _inconsistent_meaning,
+}
+_DETAILS = {
+    "burn": _burn_details,
+    "low_traffic": _low_traffic_details,
+    "exhausted": _exhausted_details,
+    "policy": _policy_details,
+    "absent": _absent_details,
+    "inconsistent": _inconsistent_details,
 }
 
 
@@ -267,12 +323,19 @@ def _verify(subject: Subject, alert: PlannedAlert) -> Iterator[str]:
             "with its short window."
         )
         yield promql(subject.recorded(names.error_ratio(shortest)))
-        yield "Budget left, as a share:"
-    elif alert.kind == "policy":
+        return
+    if alert.kind == "policy":
         yield "A step ends when less than its share is spent. Budget left, as a share:"
     else:
         yield "The alert ends when this is above 0:"
     yield promql(subject.recorded(names.BUDGET_REMAINING))
+
+
+def _escalation(owner: str) -> str:
+    return (
+        f"Call {owner_text(owner)} when two mitigations have not helped, or before a restart of "
+        "all instances."
+    )
 
 
 def _decision(owner: str) -> str:
@@ -282,18 +345,12 @@ def _decision(owner: str) -> str:
     )
 
 
-def _related(subject: Subject, alert: PlannedAlert, shared: SharedPages | None) -> str:
-    plan, planned = subject.plan, subject.planned
-    lines = [f"- [Dashboard of {plan.service.service}]({dashboard(plan)})"]
-    others = (planned.burn,) if shared else planned.alerts
-    lines += [f"- {page_link(each)}" for each in others if each != alert and each in planned.alerts]
+def _related(subject: Subject, alert: PlannedAlert) -> Iterator[str]:
+    planned = subject.planned
+    if alert.kind == "burn":
+        yield dashboard(subject.plan)
+    elif planned.burn in planned.alerts:
+        yield page_link(planned.burn)
     if alert.kind in ("burn", "low_traffic") and subject.causes:
-        if shared:
-            lines.append(f"- [{CAUSE_ALERTS}]({INDEX}#{anchor(CAUSE_ALERTS)})")
-        else:
-            lines += (
-                f"- Possible cause: {page_link(cause.alert)} ({cause.cause.summary})"
-                for cause in subject.causes
-            )
-    lines.append(f"- [All pages of {plan.service.service}]({INDEX})")
-    return "\n".join(lines)
+        yield f"[{CAUSE_ALERTS}]({INDEX}#{anchor(CAUSE_ALERTS)})"
+    yield f"[All pages of {subject.plan.service.service}]({INDEX})"

@@ -1,23 +1,19 @@
-"""The runbook page of a cause alert."""
+"""The runbook page of a cause alert: its condition, what it explains, and its playbook."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from runbooks.check_queries import Subject
-from runbooks.checks import CHECKS
 from runbooks.markdown import (
     INDEX,
+    bullets,
     dashboard,
-    diagnosis,
     document,
-    escalation,
-    link,
-    mitigation,
     page_link,
+    playbook_link,
     promql,
 )
-from runbooks.triage import CAUSE_CHECKS, with_root_causes
+from runbooks.playbooks import PLAYBOOKS
 from slos import names
 from slos.causes import conditions
 from slos.plan import Plan, PlannedCause
@@ -29,30 +25,24 @@ _NAMED = 50
 
 def cause_page(plan: Plan, planned: PlannedCause) -> str:
     """Write the page of a cause alert."""
-    subject = Subject(plan, planned.explains[0])
     service, cause = plan.service, planned.cause
-    steps = tuple(CHECKS[key] for key in CAUSE_CHECKS[cause.name])
-    remedies = with_root_causes((cause.runbook, *(step.points_to for step in steps)))
     return document(
         [
             f"# {planned.alert.name}",
-            f"At `{service.service}`, {cause.summary}.",
             "## Meaning",
-            cause.why,
+            f"At `{service.service}`, {cause.summary}. {cause.why}",
             f"The alert fires when this has had a result for {cause.lasting}:",
             *_conditions(planned, plan),
             "## Impact",
             "A cause alert alone does not mean that users notice it. It explains "
-            f"{explained(planned)}. Their burn rates now:",
-            promql(burn_rate(names.BASE_WINDOW, service.service)),
-            *diagnosis(steps, subject, link),
-            *mitigation(remedies),
+            f"{explained(planned)}.",
+            "## Playbook",
+            f"Open {playbook_link(PLAYBOOKS[cause.runbook])}.",
             "## Verify",
-            "The alert ends when its condition does; the burn rates above fall to 1 or less.",
-            "## Escalate",
-            escalation(service.owner),
+            "The alert ends when its condition does. Then these burn rates fall to 1 or less:",
+            promql(burn_rate(names.BASE_WINDOW, service.service)),
             "## Related",
-            _cause_related(plan, planned),
+            bullets(_related(plan, planned)),
         ]
     )
 
@@ -69,15 +59,11 @@ def _conditions(planned: PlannedCause, plan: Plan) -> Iterator[str]:
         )
 
 
-def _cause_related(plan: Plan, planned: PlannedCause) -> str:
+def _related(plan: Plan, planned: PlannedCause) -> Iterator[str]:
     burns = [each.burn for each in planned.explains if each.burn in each.alerts]
-    return "\n".join(
-        [
-            f"- [Dashboard of {plan.service.service}]({dashboard(plan)})",
-            *(f"- {page_link(alert)}" for alert in burns if len(burns) <= _NAMED),
-            f"- [All pages of {plan.service.service}]({INDEX})",
-        ]
-    )
+    yield dashboard(plan)
+    yield from (page_link(alert) for alert in burns if len(burns) <= _NAMED)
+    yield f"[All pages of {plan.service.service}]({INDEX})"
 
 
 def explained(planned: PlannedCause) -> str:

@@ -20,17 +20,25 @@ from slos.signals import SIGNALS
 
 @dataclass(frozen=True)
 class Subject:
-    """The objective of a page within its service's plan, and the cause alerts that explain it."""
+    """The objective of a page within its service's plan, and the cause alerts that explain it.
+
+    With ``whole_service``, queries are about all servers and signals of the service, as far as they
+    are not about the objective itself.
+    """
 
     plan: Plan
     planned: PlannedObjective
     causes: tuple[PlannedCause, ...] = ()
+    whole_service: bool = False
 
     @cached_property
     def scope(self) -> Scope:
-        """The signals that the objective selects."""
+        """The servers that the objective selects, or those of the service."""
         service, objective = self.plan.service, self.planned.objective
-        return Scope(service.selects(objective), native=native_signals(service, objective))
+        selector = (
+            cause_labels(service.selector) if self.whole_service else service.selects(objective)
+        )
+        return Scope(selector, native=native_signals(service, objective))
 
     @property
     def budget(self) -> Decimal:
@@ -82,6 +90,8 @@ def unavailable_signals(subject: Subject) -> Expr:
 
 
 def _signal_info(subject: Subject, signals: tuple[str, ...], quality: str) -> Expr:
+    if subject.whole_service:
+        signals = subject.plan.needed
     of = (among("signal", signals), Matcher("quality", "=", quality))
     return subject.scope.series("tokenslo_signal_info", *of)
 

@@ -3,42 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Iterable
 from decimal import ROUND_HALF_UP, Decimal
 
 from promql.expr import Expr, decimal_text, pretty
-from runbooks.check_queries import Subject
-from runbooks.diagnosis_check import DiagnosisCheck
-from runbooks.playbook import Action, Effort, Playbook
-from runbooks.playbooks import PLAYBOOKS
+from runbooks.playbook import Playbook
 from slos import names
 from slos.durations import format_duration
 from slos.plan import Plan, PlannedAlert
 
 INDEX = "README.md"
 """The file name of a service's list of pages."""
-MITIGATIONS = "Mitigations.md"
-"""The file name of the mitigations that the pages of many objectives share."""
+PLAYBOOKS_FOLDER = "playbooks"
+"""The folder of a service's playbooks, next to its alert pages."""
+BY_SYMPTOM = "By symptom"
+"""The heading of the index above a service's playbooks."""
 CAUSE_ALERTS = "Cause alerts"
 """The heading of the index above a service's cause alerts."""
-
-_HOW = "Stop at the first unexpected result and mitigate; go on if that does not help."
-
-
-_RESTART: Effort = "Needs a restart of the sidecar"
-_RESTART_TITLE = "Restarting the sidecar"
-_RESTART_TABLE = """\
-What a restart costs depends on the sidecar's tap, which its arguments name:
-
-| argument | requests | metrics |
-|---|---|---|
-| `--tap proxy=…` | New connections are refused until it listens again. Streams under way have \
-`--tap-drain` (30s by default) to end, then they are cut. Take the instance out of traffic first, \
-or send clients to the server's own port. | Every series is missing for a scrape or two; streams \
-under way are not counted. |
-| `--tap capture=…` | Not affected. | Every series is missing for a scrape or two; streams under \
-way are not counted. |
-| no `--tap` | Not affected. | Every series is missing for a scrape or two. |"""
+SCREEN_COLUMNS = 100
+"""The width for which pages are laid out; long selectors may exceed it."""
 
 # Underscores within words are no markup, and escaped they would break addresses.
 _MARKUP = re.compile(r"[\\`*\[\]<>&|~#!]|(?<!\w)_|_(?!\w)")
@@ -49,45 +32,13 @@ def document(blocks: Iterable[str]) -> str:
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
-def diagnosis(
-    steps: Collection[DiagnosisCheck], subject: Subject, refer: Callable[[Playbook], str]
-) -> Iterator[str]:
-    """Yield the blocks of diagnosis steps, in order; ``refer`` links to a cause's mitigations."""
-    yield "## Diagnosis"
-    if len(steps) > 1:
-        yield _HOW
-    for number, check in enumerate(steps, 1):
-        yield f"### {number}. {check.question}"
-        yield promql(check.query(subject))
-        otherwise = f" Otherwise: {refer(PLAYBOOKS[check.points_to])}." if check.points_to else ""
-        yield f"Expect {check.healthy(subject)}: {check.rules_out}.{otherwise}"
-        yield check.note
-
-
-def mitigation(causes: Iterable[Playbook]) -> Iterator[str]:
-    """Yield the mitigation of each cause, in blocks."""
-    yield "## Mitigation"
-    restarts = False
-    for each in causes:
-        yield from _cause(each)
-        restarts |= any(action.effort == _RESTART for action in each.actions)
-    if restarts:
-        yield f"### {_RESTART_TITLE}"
-        yield _RESTART_TABLE
-
-
-def _cause(cause: Playbook) -> Iterator[str]:
-    yield f"### {cause.title}"
-    yield cause.meaning
-    yield "\n".join(f"- {action.do}\n  *{_cost(action)}*" for action in cause.actions)
-
-
-def _cost(action: Action) -> str:
-    if action.effort == _RESTART:
-        also = f", and {action.risk}" if action.risk else ""
-        return f"{action.effort}. Risk: see [{_RESTART_TITLE}](#{anchor(_RESTART_TITLE)}){also}."
-    risk = f"Risk: {action.risk}." if action.risk else "No risk."
-    return f"{action.effort}. {risk}"
+def screen_lines(blocks: Iterable[str]) -> int:
+    """Count the lines that blocks take on a screen, each with an empty line after it."""
+    return sum(
+        1 + sum(max(1, -(-len(line) // SCREEN_COLUMNS)) for line in block.splitlines())
+        for block in blocks
+        if block
+    )
 
 
 def owner_text(owner: str) -> str:
@@ -95,34 +46,33 @@ def owner_text(owner: str) -> str:
     return f"**{plain(owner)}**" if owner else "the service's owner"
 
 
-def escalation(owner: str) -> str:
-    """State when to call the owner."""
-    return (
-        f"Call {owner_text(owner)} when two mitigations have not helped, or before a restart of "
-        "all instances."
-    )
-
-
 def dashboard(plan: Plan) -> str:
-    """Return where a service's dashboard is."""
-    url = plan.dashboard_url.replace("(", "%28").replace(")", "%29")  # they would end the link
+    """Link to a service's dashboard; without an address, name its file."""
+    if url := plan.dashboard_url:
+        url = url.replace("(", "%28").replace(")", "%29")  # they would end the link
+        return f"[Dashboard of {plan.service.service}]({url})"
     file = names.dashboard_file(plan.service.service, names.ERROR_BUDGET)
-    return url or f"../../dashboards/{file}"
+    return f"Dashboard of {plan.service.service}: `dashboards/{file}`"
 
 
-def page_link(alert: PlannedAlert) -> str:
-    """Link to the page of an alert."""
-    return f"[{alert.name}]({names.runbook_file(alert.name)})"
+def page_link(alert: PlannedAlert, folder: str = "") -> str:
+    """Link to the page of an alert, in ``folder`` relative to the page with the link."""
+    return f"[{alert.name}]({folder}{names.runbook_file(alert.name)})"
+
+
+def playbook_file(key: str) -> str:
+    """Return the path of a playbook below the folder of a service."""
+    return f"{PLAYBOOKS_FOLDER}/{key.replace('_', '-')}.md"
+
+
+def playbook_link(playbook: Playbook) -> str:
+    """Link to a playbook from the page of an alert."""
+    return f"[{playbook.title}]({playbook_file(playbook.key)})"
 
 
 def plain(text: str) -> str:
     """Escape a text of the SLO file: it holds no HTML, link or other markup, also in tables."""
     return _MARKUP.sub(r"\\\g<0>", text)
-
-
-def link(cause: Playbook, page: str = "") -> str:
-    """Link to a cause's heading, as Markdown renderers name it, on this page or another."""
-    return f"[{cause.title}]({page}#{anchor(cause.title)})"
 
 
 def anchor(heading: str) -> str:
@@ -132,7 +82,18 @@ def anchor(heading: str) -> str:
 
 def promql(expr: Expr) -> str:
     """Show a query."""
-    return f"```promql\n{pretty(expr)}\n```"
+    return f"```promql\n{pretty(expr, SCREEN_COLUMNS)}\n```"
+
+
+def bullets(lines: Iterable[str]) -> str:
+    """Write a list."""
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def sentence(text: str) -> str:
+    """Return a text with a capital first letter and a full stop."""
+    text = text[:1].upper() + text[1:]
+    return text if text.endswith((".", "!", "?", ":", "```")) else f"{text}."
 
 
 def percent(share: Decimal) -> str:

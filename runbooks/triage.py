@@ -1,17 +1,18 @@
-"""Triage: impact, diagnosis checks and causes by alert and indicator."""
+"""Triage by alert and indicator: impact, checks in order, and the playbooks that they lead to."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 
 from runbooks.check_queries import Subject
 from runbooks.checks import CHECKS
 from runbooks.diagnosis_check import DiagnosisCheck
 from runbooks.playbook import Playbook
 from runbooks.playbooks import PLAYBOOKS
+from runbooks.playbooks.generic import GENERIC as GENERIC_PLAYBOOKS
 from slos.generic_events import bad_share
 from slos.indicators import GENERIC
-from slos.plan import PlannedAlert, PlannedObjective
+from slos.plan import Plan, PlannedAlert, PlannedObjective
 
 IMPACT: Mapping[str, str] = {
     **dict.fromkeys(
@@ -69,95 +70,84 @@ IMPACT: Mapping[str, str] = {
 }
 """By indicator: what users notice."""
 
-_FIRST = ("sources", "stuck")
-_PACE = (
-    *_FIRST, "versions", "paused", "kv", "batch", "prompts", "output", "reading", "estimate",
-)  # fmt: skip
+_LAST = ("stuck", "sources", "estimate")
+"""These come last: cause alerts of their own detect what the first two find."""
+_PACE = ("paused", "batch", "versions", "output", "prompts", "kv", "reading", *_LAST)
 BURN_CHECKS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(GENERIC, ("goes_on", "more_events")),
     "ttft": (
-        *_FIRST, "versions", "died", "waiting", "batch", "kv", "paused", "prompts", "arrivals",
-        "retries", "reuse", "gateway", "ages", "estimate",
+        "kv", "versions", "prompts", "waiting", "batch", "died", "paused", "arrivals", "retries",
+        "reuse", "gateway", "ages", *_LAST,
     ),
     "itl": _PACE,
     "tpot": _PACE,
     "max_gap": _PACE,
     "e2e": (
-        *_FIRST, "versions", "waiting", "paused", "kv", "answers", "prompts", "output", "reading",
-        "estimate",
+        "answers", "versions", "output", "waiting", "prompts", "paused", "kv", "reading", *_LAST,
     ),
-    "queue": (*_FIRST, "waiting", "batch", "kv", "arrivals", "prompts", "answers", "estimate"),
+    "queue": ("kv", "arrivals", "prompts", "waiting", "batch", "answers", *_LAST),
     "availability": (
-        *_FIRST, "errors", "rejections", "versions", "memory", "arrivals", "retries", "estimate",
+        "errors", "rejections", "versions", "retries", "memory", "arrivals", *_LAST,
     ),
-    "stream_completion": (*_FIRST, "broken", "errors", "versions", "memory", "output", "estimate"),
+    "stream_completion": ("broken", "errors", "memory", "output", "versions", *_LAST),
     "disconnects": (
-        *_FIRST, "ages", "early", "versions", "waiting", "paused", "answers", "reading", "wasted",
-        "retries", "estimate",
+        "ages", "reading", "early", "waiting", "versions", "paused", "answers", "wasted",
+        "retries", *_LAST,
     ),
     "goodput": (
-        *_FIRST, "clause", "versions", "errors", "waiting", "batch", "kv", "paused", "prompts",
-        "answers", "output", "reading", "estimate",
+        "clause", "errors", "kv", "waiting", "versions", "batch", "paused", "prompts", "answers",
+        "output", "reading", *_LAST,
     ),
     "kv_headroom": (
-        *_FIRST, "paused", "waiting", "prompts", "answers", "arrivals", "retries", "wasted",
-        "reuse", "estimate",
+        "paused", "answers", "prompts", "arrivals", "waiting", "retries", "wasted", "reuse",
+        *_LAST,
     ),
     "sequence_headroom": (
-        *_FIRST, "waiting", "kv", "arrivals", "retries", "answers", "wasted", "output", "estimate",
+        "kv", "answers", "arrivals", "waiting", "retries", "wasted", "output", *_LAST,
     ),
 }  # fmt: skip
+"""By indicator: the checks of a burn-rate alert.
+
+Those that separate most playbooks come first, and specific causes before the general one: a full
+cache, a version or long prompts make requests wait, too.
+"""
 
 
-CAUSE_CHECKS: Mapping[str, tuple[str, ...]] = {
-    "KvCachePressure": ("kv", "waiting", "batch", "prompts", "answers", "arrivals"),
-    "SequencesPaused": ("paused", "kv", "prompts", "answers", "arrivals"),
-    "QueueGrowing": ("waiting", "batch", "kv", "arrivals", "retries"),
-    "DecodeStuck": ("sources", "stuck", "output"),
-    "ClientDisconnectsAtTimeout": ("ages", "early", "gateway"),
-    "RetryStorm": ("retries", "arrivals", "errors", "rejections"),
-    "SlowClients": ("reading",),
-    "WastedWork": ("wasted",),
-    "EngineStatsLost": ("lost", "sources"),
-    "ExporterSourceDown": ("scraped", "sources", "source_errors"),
-    "SignalUnavailable": ("unavailable", "sources"),
-    "ModelNotReady": ("sources", "memory"),
-    "GpuMemoryNearFull": ("memory", "errors"),
-    "BadVersion": ("versions", "errors"),
-    "SlowVersion": ("versions", "prompts"),
-}
-"""By cause alert: the checks that confirm it or find its own cause."""
+def checks(subject: Subject, alert: PlannedAlert) -> tuple[DiagnosisCheck, ...]:
+    """Return the checks of an alert, in order.
+
+    Errors at low traffic have none: the page of the burn-rate alert has them.
+    """
+    keys = _CHECKS[alert.kind](subject.planned)
+    if alert.kind == "burn" and subject.causes:
+        keys = ("cause_alerts", *keys)
+    return tuple(CHECKS[key] for key in keys)
 
 
-def checks(subject: Subject, alert: PlannedAlert) -> Iterator[DiagnosisCheck]:
-    """Yield the diagnosis steps of an alert's page, in order."""
-    planned = subject.planned
-    if alert.kind in ("burn", "low_traffic") and subject.causes:
-        yield CHECKS["cause_alerts"]
-    for key in _CHECKS[alert.kind](planned):
-        yield CHECKS[key]
-    if alert.kind in ("burn", "low_traffic") and bad_share(planned.objective, ()) is not None:
-        yield CHECKS["instances"]
+def all_checks(planned: PlannedObjective) -> frozenset[str]:
+    """Return the keys of the checks that apply to an objective."""
+    return frozenset(key for of_kind in _CHECKS.values() for key in of_kind(planned))
 
 
-def causes(steps: Sequence[DiagnosisCheck], alert: PlannedAlert) -> tuple[Playbook, ...]:
-    """Return the causes of a page: those of its steps, and their own causes."""
-    return with_root_causes((*_ALWAYS[alert.kind], *(step.points_to for step in steps)))
+def playbooks(found: Iterable[DiagnosisCheck], alert: PlannedAlert) -> tuple[Playbook, ...]:
+    """Return the playbooks that an alert's checks lead to, in their order."""
+    keys = (*_ALWAYS.get(alert.kind, ()), *(check.points_to for check in found))
+    return tuple(PLAYBOOKS[key] for key in dict.fromkeys(keys) if key)
 
 
-def with_root_causes(keys: Iterable[str]) -> tuple[Playbook, ...]:
-    """Return causes by key, each followed by its own causes, without repetition."""
-    also = (more for key in keys if key for more in (key, *PLAYBOOKS[key].see))
-    return tuple(PLAYBOOKS[key] for key in dict.fromkeys(also) if key)
+def playbooks_of(plan: Plan) -> tuple[Playbook, ...]:
+    """Return the playbooks of a service: all but those of other metrics, and those it leads to."""
+    keys = {planned.cause.runbook for planned in plan.causes}
+    for planned, alert in plan.alerts():
+        keys |= {each.key for each in playbooks(checks(Subject(plan, planned), alert), alert)}
+    if any(planned.indicator.signals for planned in plan.objectives):
+        keys |= PLAYBOOKS.keys() - {each.key for each in GENERIC_PLAYBOOKS}
+    return tuple(each for each in PLAYBOOKS.values() if each.key in keys)
 
 
 _ALWAYS: Mapping[str, tuple[str, ...]] = {
-    "burn": (),
-    "low_traffic": (),
     "exhausted": ("budget_spent",),
     "policy": ("budget_spent",),
-    "absent": (),
-    "inconsistent": ("contradiction",),
 }
 
 
@@ -165,25 +155,29 @@ def _absent_checks(planned: PlannedObjective) -> tuple[str, ...]:
     if planned.objective.queries:
         return ("queries",)
     threshold = ("threshold",) if planned.measures_latency else ()
-    return ("scraped", "sources", "source_errors", "unavailable", "selected", *threshold)
+    return ("sources", "unavailable", "selected", *threshold)
 
 
 def _burn_checks(planned: PlannedObjective) -> tuple[str, ...]:
-    return BURN_CHECKS[planned.objective.indicator]
+    instances = ("instances",) if bad_share(planned.objective, ()) is not None else ()
+    return (*BURN_CHECKS[planned.objective.indicator], *instances)
 
 
-def _spent_checks(planned: PlannedObjective) -> tuple[str, ...]:
-    return ("still_burning", *(("estimate",) if planned.indicator.signals else ()))
+def _spent_checks(_: PlannedObjective) -> tuple[str, ...]:
+    return ("still_burning",)
+
+
+def _inconsistent_checks(planned: PlannedObjective) -> tuple[str, ...]:
+    if planned.events.inconsistent is None:
+        return ()
+    return ("contradiction", *(("sources", "estimate") if planned.indicator.signals else ()))
 
 
 _CHECKS: Mapping[str, Callable[[PlannedObjective], tuple[str, ...]]] = {
     "burn": _burn_checks,
-    "low_traffic": _burn_checks,
+    "low_traffic": lambda _: (),
     "exhausted": _spent_checks,
     "policy": _spent_checks,
     "absent": _absent_checks,
-    "inconsistent": lambda planned: (
-        "contradiction",
-        *(("sources", "estimate") if planned.indicator.signals else ()),
-    ),
+    "inconsistent": _inconsistent_checks,
 }

@@ -7,6 +7,7 @@ from dataclasses import replace
 from decimal import Decimal
 from itertools import chain
 from pathlib import Path, PurePosixPath
+from posixpath import normpath
 
 import pytest
 from generic_example import generic_plan
@@ -15,12 +16,13 @@ from promql_selectors import selectors, unknown
 from service_example import example, objective
 
 import runbooks
+from runbooks.alert_page import DETAILS, TRIAGE
 from runbooks.check_queries import Subject
+from runbooks.check_section import TRIAGE_CHECKS, triage
 from runbooks.checks import CHECKS
-from runbooks.markdown import promql
+from runbooks.markdown import playbook_file, promql
 from runbooks.playbooks import PLAYBOOKS
-from runbooks.triage import CAUSE_CHECKS, causes, checks
-from slos.causes import CAUSE_ALERTS
+from runbooks.triage import checks, playbooks, playbooks_of
 from slos.indicators import GENERIC, INDICATORS
 from slos.model import Alerting, Objective, PolicyStep, TimeSlices
 
@@ -38,6 +40,7 @@ def page(plan, name):
 
 
 PLAN = example()
+GENERIC_PLAN = generic_plan()
 PAGES = pages(PLAN)
 QUERIES = {
     path: re.findall(r"```promql\n(.*?)```", text, re.DOTALL) for path, text in PAGES.items()
@@ -56,16 +59,83 @@ def test_every_alert_has_its_page_where_its_runbook_url_points():
         assert f"\n# {alert.name}\n" in PAGES[f"runbooks/chat/{alert.name}.md"]
     for planned in PLAN.causes:
         assert f"\n# {planned.alert.name}\n" in PAGES[f"runbooks/chat/{planned.alert.name}.md"]
-    assert len(PAGES) == 1 + len(list(PLAN.alerts())) + len(PLAN.causes)
+    assert len(PAGES) == 1 + len(list(PLAN.alerts())) + len(PLAN.causes) + len(playbooks_of(PLAN))
 
 
-SECTIONS = ["Meaning", "Impact", "Diagnosis", "Mitigation", "Verify", "Escalate", "Related"]
+ALERT_SECTIONS = [
+    "Meaning",
+    "Impact",
+    TRIAGE,
+    "Other playbooks",
+    DETAILS,
+    "Verify",
+    "Escalate",
+    "Related",
+]
+CAUSE_SECTIONS = ["Meaning", "Impact", "Playbook", "Verify", "Related"]
+PLAYBOOK_SECTIONS = [
+    "Meaning", "Impact", "Diagnosis", "Mitigation", "Verify", "Escalate", "Follow-up", "See also",
+]  # fmt: skip
+
+
+def sections(text):
+    return re.findall(r"^## (.*)$", text, re.MULTILINE)
 
 
 def test_pages_have_the_customary_sections_in_order():
-    for path, text in PAGES.items():
-        if not path.endswith("README.md"):
-            assert re.findall(r"^## (.*)$", text, re.MULTILINE) == SECTIONS
+    for plan, made in ((PLAN, PAGES), (GENERIC_PLAN, pages(GENERIC_PLAN))):
+        home = f"runbooks/{plan.service.service}"
+        for _, alert in plan.alerts():
+            found = sections(made[f"{home}/{alert.name}.md"])
+            assert [each for each in ALERT_SECTIONS if each in found] == found
+            assert {*ALERT_SECTIONS} - {*found} <= {"Other playbooks", DETAILS}
+        for cause in plan.causes:
+            assert sections(made[f"{home}/{cause.alert.name}.md"]) == CAUSE_SECTIONS
+        for playbook in playbooks_of(plan):
+            assert sections(made[f"{home}/{playbook_file(playbook.key)}"]) == PLAYBOOK_SECTIONS
+
+
+SCREEN_LINES = 45
+
+
+def test_alert_pages_fit_on_two_screens_before_their_details():
+    for plan in (PLAN, MANY, GENERIC_PLAN):
+        made = pages(plan)
+        for _, alert in plan.alerts():
+            text = made[f"runbooks/{plan.service.service}/{alert.name}.md"]
+            above = re.split(f"\n## (?:{DETAILS}|Verify)\n", text)[0]
+            height = sum(max(1, -(-len(line) // 100)) for line in above.splitlines())
+            assert height <= 2 * SCREEN_LINES, (alert.name, height)
+            assert (alert.kind != "low_traffic") <= above.count("\n### ") <= TRIAGE_CHECKS
+
+
+def test_every_triage_check_has_its_query_its_value_and_its_playbook():
+    for planned, alert in PLAN.alerts():
+        of = subject(PLAN, planned)
+        above = re.split(f"\n## (?:{DETAILS}|Verify)\n", page(PLAN, alert.name))[0]
+        found = checks(of, alert)
+        for number, check in enumerate(triage(of, found), 1):
+            _, _, section = above.partition(f"\n### {number}. {check.question}\n")
+            assert promql(check.query(of)) in section
+            assert f"Expect {check.healthy(of)}." in section
+            if check.points_to:
+                assert f"]({playbook_file(check.points_to)})" in section
+        for playbook in playbooks(found, alert):
+            assert f"[{playbook.title}]({playbook_file(playbook.key)})" in above
+
+
+def test_playbooks_have_the_checks_of_the_whole_service():
+    text = page(many(), "playbooks/bad-rollout")
+    assert 'version="2"' not in text
+    assert "Queries about one objective are those of " in text
+
+
+def test_the_texts_of_playbooks_are_on_their_pages_only():
+    for playbook in PLAYBOOKS.values():
+        for action in playbook.actions:
+            if len(action.do) > 40:
+                holders = [path for path, text in PAGES.items() if action.do in text]
+                assert all("/playbooks/" in path for path in holders)
 
 
 @pytest.mark.parametrize("path", PAGES)
@@ -96,7 +166,7 @@ def check_links(path, all_pages):
         if link.startswith("https://grafana.example.com/d/"):
             continue
         name, _, fragment = link.partition("#")
-        linked = all_pages[str(PurePosixPath(path).parent / name) if name else path]
+        linked = all_pages[normpath(PurePosixPath(path).parent / name) if name else path]
         assert not fragment or fragment in anchors(linked), link
 
 
@@ -105,9 +175,9 @@ def test_every_link_leads_somewhere(path):
     check_links(path, PAGES)
 
 
-def test_without_a_dashboard_address_pages_link_to_the_file():
+def test_without_a_dashboard_address_pages_name_its_file():
     text = page(example(objective("ttft"), dashboards=""), "ChatTtftErrorBudgetBurn")
-    assert "[Dashboard of chat](../../dashboards/chat-error-budget.json)" in text
+    assert "\n- Dashboard of chat: `dashboards/chat-error-budget.json`\n" in text
 
 
 def test_burn_page_has_the_detection_times():
@@ -158,7 +228,7 @@ def test_a_burn_page_gives_the_budget_as_time():
 
 
 def test_a_burn_page_has_the_low_traffic_guard_only_where_there_is_one():
-    guard = "requests were bad in the long one"
+    guard = "bad requests in the long one"
     assert f"at least 10 {guard}" in page(PLAN, "ChatTtftErrorBudgetBurn")
     without = example(alerting=Alerting(min_bad_events=0))
     assert guard not in page(without, "ChatTtftErrorBudgetBurn")
@@ -172,39 +242,12 @@ def test_pages_name_the_owner_and_the_index_a_missing_one():
     assert "\nOwner: none in the SLO file.\n" in page(without, "README")
 
 
-@pytest.mark.parametrize("indicator", INDICATORS)
-def test_every_step_leads_to_a_mitigation_on_the_same_page(indicator):
-    plan = example(objective(indicator))
-    for planned, alert in plan.alerts():
-        steps = tuple(checks(subject(plan, planned), alert))
-        assert steps
-        remedies = causes(steps, alert)
-        leads_to = {step.points_to for step in steps if step.points_to}
-        assert leads_to <= {cause.key for cause in remedies}
-        assert all(cause.actions for cause in remedies)
-
-
-def test_there_is_no_check_or_cause_that_no_page_uses():
-    used = set(chain.from_iterable(CAUSE_CHECKS.values()))
-    used |= {step.check for playbook in PLAYBOOKS.values() for step in playbook.steps}
-    remedies = {alert.runbook for alert in CAUSE_ALERTS}
-    for plan in (PLAN, generic_plan()):
+def test_every_check_is_on_a_page():
+    used = {step.check for playbook in PLAYBOOKS.values() for step in playbook.steps}
+    for plan in (PLAN, GENERIC_PLAN):
         for planned, alert in plan.alerts():
-            steps = tuple(checks(subject(plan, planned), alert))
-            used |= {step.key for step in steps}
-            remedies |= {cause.key for cause in causes(steps, alert)}
+            used |= {check.key for check in checks(subject(plan, planned), alert)}
     assert used == set(CHECKS)
-    assert remedies <= set(PLAYBOOKS)
-
-
-def test_every_cause_alert_has_steps_and_mitigations():
-    assert CAUSE_CHECKS.keys() == {alert.name for alert in CAUSE_ALERTS}
-    for planned in PLAN.causes:
-        text = page(PLAN, planned.alert.name)
-        remedy = PLAYBOOKS[planned.cause.runbook]
-        assert f"\n### {remedy.title}\n" in text
-        for key in CAUSE_CHECKS[planned.cause.name]:
-            assert CHECKS[key].question in text
 
 
 def test_pages_claim_no_inhibition_of_cause_alerts():
@@ -219,7 +262,7 @@ def test_causes_and_what_they_explain_link_to_each_other():
         assert f"[{name}]({name}.md)" in index
         for explained in planned.explains:
             burn = explained.burn.name
-            assert f"[{name}]({name}.md)" in page(PLAN, burn)
+            assert "](README.md#cause-alerts)" in page(PLAN, burn)
             assert f"[{burn}]({burn}.md)" in page(PLAN, name)
 
 
@@ -227,12 +270,6 @@ def test_pages_have_the_steps_of_the_budget_policy():
     steps = (PolicyStep(Decimal("0.5"), "no risky | rollouts"), PolicyStep(Decimal(1), "freeze"))
     text = page(example(objective("ttft"), policy=steps), "ChatTtftErrorBudgetPolicy")
     assert "\n| 50% | no risky \\| rollouts |\n| 100% | freeze |\n" in text
-
-
-def test_the_low_traffic_page_refers_to_the_steps_of_the_burn_rate_alert():
-    text = page(example(objective("ttft", "0.95")), "ChatTtftLowTrafficErrors")
-    assert "\nTake the steps of [ChatTtftErrorBudgetBurn](ChatTtftErrorBudgetBurn.md), with" in text
-    assert "\nAs on [ChatTtftErrorBudgetBurn](ChatTtftErrorBudgetBurn.md).\n" in text
 
 
 def test_the_page_on_low_traffic_gives_the_condition():
@@ -250,13 +287,14 @@ def test_reversible_mitigations_come_first():
 
 
 def test_restart_costs_depend_on_the_tap():
-    text = page(PLAN, "ChatTtftMetricAbsent")
     restart = "*Needs a restart of the sidecar. Risk: see [Restarting the sidecar]"
-    assert f"- Restart the sidecar's container.\n  {restart}(#restarting-the-sidecar).*" in text
-    rows = dict(re.findall(r"^\| (`--tap \w+=…`|no `--tap`) \| (.*?) \|", text, re.MULTILINE))
-    assert list(rows) == ["`--tap proxy=…`", "`--tap capture=…`", "no `--tap`"]
-    assert rows.pop("`--tap proxy=…`").startswith("New connections are refused")
-    assert {*rows.values()} == {"Not affected."}
+    holders = [text for text in PAGES.values() if restart in text]
+    assert holders
+    for text in holders:
+        rows = dict(re.findall(r"^\| (`--tap \w+=…`|no `--tap`) \| (.*?) \|", text, re.MULTILINE))
+        assert list(rows) == ["`--tap proxy=…`", "`--tap capture=…`", "no `--tap`"]
+        assert rows.pop("`--tap proxy=…`").startswith("New connections are refused")
+        assert {*rows.values()} == {"Not affected."}
     for each in PAGES.values():
         assert "not in the request path" not in each
         assert ("### Restarting the sidecar" in each) is (restart in each)
@@ -288,65 +326,13 @@ def many():
     )
 
 
-SCREEN = 50  # lines
 MANY = many()
 MANY_PAGES = pages(MANY)
-SHARED = {path: text for path, text in MANY_PAGES.items() if re.search(r"/\w+-[\w-]+\.md$", path)}
 
 
 def test_pages_of_many_objectives_link_to_what_exists():
     for path in MANY_PAGES:
         check_links(path, MANY_PAGES)
-
-
-def test_up_to_fifty_objectives_have_all_of_it_on_each_page():
-    objectives = [replace(objective("ttft"), name=f"o{n}") for n in range(51)]
-    names = pages(example(*objectives[:50])).keys()
-    assert "runbooks/chat/Mitigations.md" not in names
-    assert pages(example(*objectives)).keys() - names >= {
-        "runbooks/chat/Mitigations.md",
-        "runbooks/chat/ErrorBudgetBurn-ttft.md",
-    }
-
-
-def test_every_step_is_on_its_page_or_on_the_page_that_it_links_to():
-    for planned, alert in MANY.alerts():
-        if alert.kind == "low_traffic":
-            continue
-        text = MANY_PAGES[f"runbooks/chat/{alert.name}.md"]
-        linked = re.findall(r"\]\((\w+-[\w-]+\.md)\)", text)
-        of = subject(MANY, planned)
-        for step in checks(of, alert):
-            shared = [MANY_PAGES[f"runbooks/chat/{name}"] for name in linked]
-            found = text if step.per_objective else "".join(shared)
-            assert step.question in found
-            assert promql(step.query(of)) in found
-            assert f"Expect {step.healthy(of)}: " in found
-            if step.points_to:
-                title = PLAYBOOKS[step.points_to].title
-                assert f"Otherwise: {title}." in found or f"Otherwise: [{title}](Mit" in found
-
-
-def test_pages_of_many_objectives_have_the_sections_and_their_first_mitigation():
-    for planned, alert in MANY.alerts():
-        text = MANY_PAGES[f"runbooks/chat/{alert.name}.md"]
-        assert re.findall(r"^## (.*)$", text, re.MULTILINE) == SECTIONS
-        assert planned.sentence in text
-        assert len(text.partition("## Verify")[0].splitlines()) <= 2 * SCREEN
-        own = [step for step in checks(subject(MANY, planned), alert) if step.per_objective]
-        for cause in causes(own, alert) if alert.kind != "low_traffic" else ():
-            assert f"): {cause.actions[0].do}\n" in text
-
-
-def test_objectives_with_a_selector_of_their_own_have_steps_of_their_own():
-    ours, other = (
-        re.findall(r"\]\((ErrorBudgetBurn-itl[\w-]*\.md)\)", MANY_PAGES[f"runbooks/chat/{name}"])
-        for name in ("ChatItl0ErrorBudgetBurn.md", "ChatOtherErrorBudgetBurn.md")
-    )
-    assert ours == ["ErrorBudgetBurn-itl.md"]
-    assert ours != other
-    assert 'version="2"' in MANY_PAGES[f"runbooks/chat/{other[0]}"]
-    assert 'version="2"' not in MANY_PAGES[f"runbooks/chat/{ours[0]}"]
 
 
 def test_pages_of_causes_of_many_objectives_stay_short():

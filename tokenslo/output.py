@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from stat import S_ISREG
 
@@ -155,6 +156,12 @@ def _read(path: Path) -> str | None:
             return path.read_bytes().decode("utf-8", errors="replace")
         except FileNotFoundError:
             return None
+
+
+def has_header(path: Path, *headers: str) -> bool:
+    """Whether one of the first two lines of a file begins with a header."""
+    with path.open(encoding="utf-8", errors="replace") as file:
+        return any(line.startswith(headers) for line in islice(file, 2))
 
 
 def _lines(text: str | None) -> list[str]:

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from importlib.metadata import version
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -190,6 +189,8 @@ def generate(
             of_dashboards, libraries=libraries, namespace=namespace, labels=labels
         )
     wanted = {path: text for each in plans for path, text in _files(each, kinds, of_kinds)}
+    if "runbooks" in kinds:
+        wanted = _with_site(folder, plans, wanted)
     if mixin:
         wanted[mixins.PATH] = _mixin(plans, wanted)
     if printed:
@@ -214,6 +215,15 @@ def _files(
         more = {"options": options[kind]} if kind in options else {}
         generator = getattr(importlib.import_module(package), function)
         yield from generator(plan, **about, **more).items()
+
+
+def _with_site(folder: Path, plans: Iterable[Plan], wanted: Mapping[str, str]) -> dict[str, str]:
+    """Return files with local notes in runbook pages, and those of the runbooks' site."""
+    runbook_folder = importlib.import_module("tokenslo.runbook_folder")
+    names = [plan.service.service for plan in plans]
+    pages: dict[str, str] = runbook_folder.with_local_notes(folder, names, wanted)
+    pages.update(runbook_folder.site(folder, names, version("tokenslo")))
+    return pages
 
 
 def _mixin(plans: Iterable[Plan], files: Iterable[str]) -> str:
@@ -251,7 +261,7 @@ def _unneeded_files(
     for each in plans:
         for pattern, header in _generated_patterns(each.service.service, kinds, formats):
             for path in sorted(folder.glob(pattern)):
-                if path.is_file() and _has_header(path, header):
+                if path.is_file() and output.has_header(path, header):
                     yield path
 
 
@@ -260,16 +270,12 @@ def _generated_patterns(
 ) -> Iterator[tuple[str, str]]:
     """Yield file patterns, and the header in one of the first two lines of generated files."""
     if "runbooks" in kinds:
-        runbooks = importlib.import_module("runbooks")
-        yield f"{runbooks.folder(service)}/*.md", runbooks.HEADER
+        runbook_folder = importlib.import_module("tokenslo.runbook_folder")
+        for pattern in runbook_folder.page_patterns(service):
+            yield pattern, importlib.import_module("runbooks").HEADER
     if "alerts" in kinds:
         for pattern in optional(service, formats):
             yield pattern, HEADER
-
-
-def _has_header(path: Path, header: str) -> bool:
-    with path.open(encoding="utf-8", errors="replace") as file:
-        return any(line.startswith(header) for line in islice(file, 2))
 
 
 def _show(changes: list[output.Change], total: int, *, quiet: bool) -> None:
