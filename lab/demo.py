@@ -56,11 +56,11 @@ def run(settings: StackSettings, *, seconds: float | None, console: Console) -> 
     with suppress(KeyboardInterrupt):
         with running(settings, progress) as stack:
             if not console.is_terminal:
-                console.print(_urls(stack))
+                console.print(urls(stack))
                 console.file.flush()
             end = math.inf if seconds is None else time.monotonic() + seconds
             state = _watch(stack, settings, end, console)
-            state = _state(stack, settings.service) or state
+            state = read_state(stack, settings.service) or state
             progress("stopping everything")
         console.print(_summary(state, stack, settings))
 
@@ -72,9 +72,9 @@ def _watch(stack: Stack, settings: StackSettings, end: float, console: Console) 
     with suppress(KeyboardInterrupt), screen as live:
         while state is None or time.monotonic() < end:
             _check(stack)
-            state = _state(stack, settings.service) or state
+            state = read_state(stack, settings.service) or state
             if state and console.is_terminal:
-                live.update(_live(state, stack), refresh=True)
+                live.update(live_view(state, stack), refresh=True)
             time.sleep(_REFRESH_SECONDS)
     if state is None:
         raise KeyboardInterrupt
@@ -87,7 +87,7 @@ def _check(stack: Stack) -> None:
             raise ServerError(f"{server.name} exited unexpectedly; its log is {server.log}")
 
 
-def _state(stack: Stack, service: str) -> _DemoState | None:
+def read_state(stack: Stack, service: str) -> _DemoState | None:
     """Query sidecar, Prometheus and load; None while the sidecar has no models."""
     with suppress(HttpError, ValueError):
         status = json.loads(get(stack.sidecar.ports[0], "/", accept="application/json")[1])
@@ -114,9 +114,9 @@ def _slos(stack: Stack, service: str) -> tuple[dict[str, dict[str, float]], tupl
 # The view
 
 
-def _live(state: _DemoState, stack: Stack) -> RenderableType:
+def live_view(state: _DemoState, stack: Stack) -> RenderableType:
     """Show as much as fits on a screen, the most important first."""
-    return Group(_urls(stack), *_external(state, stack), *map(_measured, _models(state)))
+    return Group(urls(stack), *_external(state, stack), *map(_measured, _models(state)))
 
 
 def _summary(state: _DemoState, stack: Stack, settings: StackSettings) -> RenderableType:
@@ -124,7 +124,7 @@ def _summary(state: _DemoState, stack: Stack, settings: StackSettings) -> Render
     tables = (
         table for model in _models(state) for table in (_measured(model), _unavailable(model))
     )
-    return Group(*tables, *_external(state, stack), _urls(stack), _generated(settings))
+    return Group(*tables, *_external(state, stack), urls(stack), _generated(settings))
 
 
 def _models(state: _DemoState) -> list[Json]:
@@ -207,7 +207,8 @@ def _clients(summary: LoadSummary) -> tuple[RenderableType, ...]:
     return table, Text(f"requests: {outcomes or 'none yet'}\n")
 
 
-def _urls(stack: Stack) -> Table:
+def urls(stack: Stack) -> Table:
+    """Return the addresses of a stack."""
     rows = {"status page": f"{stack.sidecar.url}/", "metrics": f"{stack.sidecar.url}/metrics"}
     if stack.prometheus:
         rows["Prometheus"] = f"{stack.prometheus.url}/"

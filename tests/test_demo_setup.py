@@ -13,13 +13,16 @@ from pathlib import Path
 from typing import TextIO
 
 import pytest
+from click.testing import CliRunner
 from rich.console import Console
 
 from lab import demo
+from lab.incidents.catalogue import CATALOGUE
 from lab.load import LoadSettings
 from lab.repository import ModelSettings
 from lab.stack import StackSettings
 from lab.toolchain import Progress
+from tokenslo.cli import cli
 
 SETTINGS = StackSettings(
     Path("slo.yaml"), "chat", Path("out"), ModelSettings(), LoadSettings(seconds=math.inf)
@@ -79,3 +82,32 @@ def test_set_up_is_not_reported_without_a_terminal(monkeypatch: pytest.MonkeyPat
     output, errors = io.StringIO(), io.StringIO()
     begin(monkeypatch, output, errors)
     assert output.getvalue() + errors.getvalue() == ""
+
+
+# Incidents
+
+
+def usage_error(*arguments: str) -> str:
+    result = CliRunner().invoke(cli, ["demo", *arguments])
+    assert result.exit_code == 2
+    return result.output
+
+
+def test_an_unknown_incident_is_an_error_that_names_all() -> None:
+    message = usage_error("--incident", "earthquake")
+    assert "'earthquake' is not one of" in message
+    assert all(repr(key) in message for key in CATALOGUE)
+
+
+@pytest.mark.parametrize(
+    "flag", [("--for", "60s"), ("--slo", "x.yaml"), ("--engine", "triton"), ("--no-prometheus",)]
+)
+def test_an_incident_decides_its_own_servers_and_time(flag: tuple[str, ...]) -> None:
+    name = flag[0].replace("--no-", "--")
+    expected = f"--incident decides {name} itself; leave out {name}"
+    assert expected in usage_error("--incident", "healthy", *flag)
+
+
+def test_help_names_the_incidents() -> None:
+    words = CliRunner().invoke(cli, ["demo", "--help"], terminal_width=10_000).output
+    assert all(key in words for key in CATALOGUE)

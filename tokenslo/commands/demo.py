@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 from rich.console import Console
 
 from exporter.doctor.server_config import first_response_boundaries
 from lab import demo as lab_demo
+from lab.incidents.catalogue import CATALOGUE
+from lab.incidents.demo import run_incident
+from lab.incidents.incident import Incident
 from lab.load import LoadSettings, Protocol
 from lab.process import ServerError
 from lab.repository import ModelSettings
@@ -25,6 +30,7 @@ _IN_CHECKOUT = _ROOT / "examples/chat/slo.yaml"
 EXAMPLE = _IN_CHECKOUT if _IN_CHECKOUT.exists() else _ROOT / "lab/slo.yaml"
 """The example's SLO file: in a checkout its own, otherwise the copy in the package."""
 MODEL = "tensorrt_llm"
+_NOT_WITH_INCIDENT = ("seconds", "prometheus", "engine", "slo")
 
 _PROTOCOLS: Mapping[EngineName, Protocol] = {"triton": "generate", "trtllm-serve": "chat"}
 
@@ -60,6 +66,16 @@ def _seconds(_: click.Context, __: click.Parameter, text: str | None) -> float |
     help="SLO file for the model tensorrt_llm. Default: examples/chat/slo.yaml.",
 )
 @click.option(
+    "--incident",
+    metavar="NAME",
+    type=click.Choice(list(CATALOGUE)),
+    help=f"Play an incident with its own server, load and time, and diagnose it: "
+    f"{', '.join(CATALOGUE)}.",
+)
+@click.option(
+    "--seed", type=int, default=0, show_default=True, help="Seed of the incident's parameters."
+)
+@click.option(
     "-o",
     "--output",
     metavar="DIR",
@@ -68,15 +84,29 @@ def _seconds(_: click.Context, __: click.Parameter, text: str | None) -> float |
     type=click.Path(path_type=Path),
     help="Folder for generated files.",
 )
+@click.pass_context
 def demo(
-    seconds: float | None, prometheus: bool, engine: EngineName, slo: Path, output: Path
+    context: click.Context,
+    seconds: float | None,
+    prometheus: bool,
+    engine: EngineName,
+    slo: Path,
+    incident: str | None,
+    seed: int,
+    output: Path,
 ) -> None:
     """Run a model server with a simulated TensorRT-LLM engine under load, and measure it.
 
     The server is a real Triton, or a simulated trtllm-serve. The sidecar reads it, and a real
     Prometheus evaluates the rules of the SLO file. The first run downloads Triton and Prometheus
     (about 120 MB).
+
+    With --incident, load and faults follow a script, the rules have compressed time, and the demo
+    ends with what `tokenslo diagnose` reports.
     """
+    if incident:
+        _play(context, CATALOGUE[incident], seed, output)
+        return
     services = load_all([str(slo)])
     settings = StackSettings(
         slo=slo,
@@ -89,8 +119,23 @@ def demo(
         prometheus=prometheus,
         engine=engine,
     )
-    try:
+    with _one_line_errors():
         lab_demo.run(settings, seconds=seconds, console=_console())
+
+
+def _play(context: click.Context, incident: Incident, seed: int, output: Path) -> None:
+    for name in _NOT_WITH_INCIDENT:
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            flag = "for" if name == "seconds" else name
+            raise click.UsageError(f"--incident decides --{flag} itself; leave out --{flag}")
+    with _one_line_errors():
+        run_incident(incident, seed, output, _console())
+
+
+@contextmanager
+def _one_line_errors() -> Iterator[None]:
+    try:
+        yield
     except (UnavailableProgram, InstallError, ServerError) as error:
         raise click.ClickException(str(error)) from None
 
