@@ -288,9 +288,17 @@ def wasted_tokens(scope: Scope) -> Expr:
 # Measurement
 
 
-def rate_by(metric: str, *labels: str) -> Query:
-    """Return events per second of one of the sidecar's own counters."""
-    return lambda scope: scope.rate(metric, by=labels)
+def scrape_errors(scope: Scope) -> Expr:
+    """Return failed scrapes per second by source and kind, and 0 for every source."""
+    errors = scope.rate("tokenslo_source_errors_total", by=("source", "kind"))
+    # A kind has no series before its first error.
+    every = aggregate("count", scope.series("tokenslo_source_up"), ("source",))
+    return errors.or_(every * number(0))
+
+
+def lost_records(scope: Scope) -> Expr:
+    """Return lost records per second by source."""
+    return scope.rate("tokenslo_source_lost_records_total", by=("source",))
 
 
 def least(metric: str, by: Iterable[str]) -> Query:

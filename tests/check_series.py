@@ -243,7 +243,7 @@ CASES: Mapping[str, Case] = {
     "clause": Case({**goodput(bad=0.01)}, {**goodput(bad=5)}, "goodput"),
     "sources": Case({UP: level(1)}, {UP: level(0)}),
     "scraped": Case({BUILD: level(1)}, {}),
-    "source_errors": Case({SOURCE_ERRORS: rate(0)}, {SOURCE_ERRORS: rate(0.1)}),
+    "source_errors": Case({UP: level(1)}, {UP: level(0), SOURCE_ERRORS: rate(0.1)}),
     "lost": Case({LOST: rate(0)}, {LOST: rate(3)}),
     "estimate": Case(signal("exact"), signal("estimate")),
     "unavailable": Case(signal("exact"), signal("unavailable")),

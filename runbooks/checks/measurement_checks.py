@@ -28,7 +28,7 @@ MEASUREMENT_CHECKS = (
     service_check(
         "source_errors",
         "Why do the sidecar's scrapes fail?",
-        service_queries.rate_by("tokenslo_source_errors_total", "source", "kind"),
+        service_queries.scrape_errors,
         compares("==", 0),
         "all scrapes succeed",
         "source_down",
@@ -38,7 +38,7 @@ MEASUREMENT_CHECKS = (
     service_check(
         "lost",
         "Are records of the engine dropped?",
-        service_queries.rate_by("tokenslo_source_lost_records_total", "source"),
+        service_queries.lost_records,
         compares("==", 0),
         "the sidecar reads every record",
         "records_lost",
