@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf, nan
 
 import pytest
 from check_series import CASES, subject
 from promql_selectors import selectors, unknown
 
+from runbooks.check_queries import Subject
 from runbooks.checks import CHECKS
 from runbooks.diagnosis_check import compares, no_result, verdict
 from runbooks.playbooks import PLAYBOOKS
+from slos.plan import plan
 
 
 @pytest.mark.parametrize(
@@ -46,9 +49,12 @@ def test_a_check_is_complete(check):
     assert bool(check.of_service) <= (not check.per_objective)
 
 
+@pytest.mark.parametrize("histograms", ["classic", "native"])
 @pytest.mark.parametrize("check", CASES)
-def test_every_query_reads_served_metrics(check):
-    query = str(CHECKS[check].query(subject(check, "healthy")))
+def test_every_query_reads_served_metrics(check, histograms):
+    planned = plan(replace(subject(check, "healthy").plan.service, histograms=histograms))
+    query = str(CHECKS[check].query(Subject(planned, planned.objectives[0])))
     assert selectors(query)
+    assert ("_bucket" in query) <= (histograms == "classic")
     if not CASES[check].queries:
         assert unknown(query) == []
