@@ -14,7 +14,7 @@ from promql.expr import Binary, Expr, Matcher, Vector, aggregate, call, equal, n
 from slos.cause_conditions import BATCH
 from slos.indicators import FAILED, among
 from slos.queries import INSTANCE, Scope
-from slos.signals import MODEL_LABELS, SIGNALS
+from slos.signals import MODEL_LABELS, OUTCOMES, SIGNALS
 
 BEFORE = "1d"
 """The offset of comparisons: the same time on the day before."""
@@ -27,6 +27,7 @@ _SMOOTH = "5m"
 _HALF = Decimal("0.5")
 _EACH = (INSTANCE,)
 _VERSIONS = ("version", INSTANCE)
+_PROCESSED = tuple(each for each in OUTCOMES if each not in ("rejected", "invalid"))
 
 
 def before(scope: Scope) -> Scope:
@@ -60,18 +61,26 @@ def decoding(scope: Scope) -> Expr:
     return aggregate("min", _ready(scope, "decode"), (INSTANCE, *MODEL_LABELS))
 
 
-def _ready(scope: Scope, layer: str, window: str | None = None) -> Vector:
-    return scope.series("tokenslo_ready", *equal({"layer": layer}), window=window)
+def _ready(scope: Scope, layer: str) -> Vector:
+    return scope.series("tokenslo_ready", *equal({"layer": layer}))
 
 
 def time_ready(scope: Scope) -> Expr:
-    """Return the share of recent scrapes in which an instance was up and its model ready."""
+    """Return the share of recent scrapes in which a server and its models were ready.
+
+    Models and servers that are not ready now are left out.
+    """
     scrapes = call("count_over_time", scope.series("tokenslo_build_info", window=RECENT))
-    ready = call("sum_over_time", _ready(scope, "model", RECENT))
-    serving = ready.and_(_ready(scope, "model").compare("==", number(1)))
-    share = Binary(serving, "/", scrapes, matching=on(INSTANCE, group_left=()))
-    up = call("avg_over_time", scope.series("tokenslo_source_up", window=RECENT))
-    return aggregate("min", share.or_(up), _EACH)
+    # The layer of the server has no model, and no series while the server does not respond.
+    server = vector("tokenslo_ready", (*scope.foreign(), *equal({"layer": "server"})))
+    layers = (
+        call("sum_over_time", replace(layer, window=RECENT)).and_(layer.compare("==", number(1)))
+        for layer in (_ready(scope, "model"), server)
+    )
+    models, servers = (
+        Binary(ready, "/", scrapes, matching=on(INSTANCE, group_left=())) for ready in layers
+    )
+    return aggregate("min", models.or_(servers), _EACH)
 
 
 def probes(scope: Scope) -> Expr:
@@ -126,9 +135,19 @@ def memory_growth(scope: Scope) -> Expr:
 # Work
 
 
-def tokens_per_request(direction: str) -> Query:
-    """Return the mean length of prompts or responses, in tokens."""
-    return lambda scope: scope.tokens(direction) / scope.requests("ok")
+def prompt_length(scope: Scope) -> Expr:
+    """Return the mean length of prompts, in tokens; also those of broken streams count."""
+    return scope.tokens("input") / scope.requests(*_PROCESSED)
+
+
+def response_length(scope: Scope) -> Expr:
+    """Return the mean length of complete responses, in tokens.
+
+    Only a tap counts partial responses; without one they count as complete.
+    """
+    sent = scope.tokens("output")
+    complete = sent - scope.rate(SIGNALS["partial_tokens"].metric)
+    return complete.or_(sent) / scope.requests("ok")
 
 
 def per_request(signal: str) -> Query:
@@ -148,8 +167,8 @@ def arrivals(scope: Scope) -> Expr:
 
 def mix_by_version(scope: Scope) -> Expr:
     """Return the longest mean prompt of a version on an instance over the shortest."""
-    ok = scope.requests("ok", by=_VERSIONS)
-    enough = ok.compare(">", number(Decimal("0.05")))
+    processed = scope.requests(*_PROCESSED, by=_VERSIONS)
+    enough = processed.compare(">", number(Decimal("0.05")))
     mean = Binary(scope.tokens("input", _VERSIONS), "/", enough, matching=on(*_VERSIONS))
     return aggregate("max", mean) / aggregate("min", mean)
 
@@ -163,8 +182,13 @@ def pace(scope: Scope) -> Expr:
 
 
 def prefill_per_token(scope: Scope) -> Expr:
-    """Return the mean prefill time, or else the time to first token, per prompt token."""
-    return scope.mean("prefill").or_(scope.mean("ttft")) / tokens_per_request("input")(scope)
+    """Return the mean prefill time per prompt token.
+
+    Without this signal it is the time to first token, unless sequences wait in the engine.
+    """
+    waiting = aggregate("max", _average(scope, "sequences_waiting")).compare(">=", number(1))
+    first_token = scope.mean("ttft").unless(waiting)
+    return scope.mean("prefill").or_(first_token) / prompt_length(scope)
 
 
 def queue_share(scope: Scope) -> Expr:

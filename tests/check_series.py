@@ -201,6 +201,10 @@ E2E = "llm_request_duration_seconds"
 AGES, GAPS = "llm_disconnect_age_seconds", "llm_stream_max_gap_seconds"
 UP, BUILD = of("tokenslo_source_up", source="triton"), of("tokenslo_build_info")
 
+SERVER = of("tokenslo_ready", layer="server", model="", version="")
+SERVER_UP, SERVER_BACK = {SERVER: level(1)}, {SERVER: level(1, minutes=5)}
+LEFT = of("llm_requests_total", outcome="disconnected")
+PARTIAL = of("llm_partial_response_tokens_total")
 DIED = "llm_requests_without_first_token_total"
 SOURCE_ERRORS = of("tokenslo_source_errors_total", source="triton", kind="refused")
 LOST = of("tokenslo_source_lost_records_total", source="engine")
@@ -217,12 +221,16 @@ ERRORS = {
 
 @dataclass(frozen=True)
 class Case:
-    """Series of a healthy and of a sick service, and the indicator of their objective."""
+    """Series of a healthy and of a sick service, and the indicator of their objective.
+
+    ``undecided`` are series of which the check has no result.
+    """
 
     healthy: Data
     sick: Data
     indicator: str = "ttft"
     queries: Mapping[str, str] = field(default_factory=dict)
+    undecided: Data = field(default_factory=dict)
 
 
 CASES: Mapping[str, Case] = {
@@ -287,10 +295,12 @@ CASES: Mapping[str, Case] = {
     ),
     "broken": Case(streams(broken=0), streams(broken=2)),
     "prompts": Case(
-        {**requests(), **tokens("input", 5000)}, {**requests(), **tokens("input", 40_000, 5000)}
+        {**requests(5, 10), LEFT: rate(5, 0), **tokens("input", 5000)},
+        {**requests(), **tokens("input", 40_000, 5000)},
     ),
     "answers": Case(
-        {**requests(), **tokens("output", 1000)}, {**requests(), **tokens("output", 4000, 1000)}
+        {**requests(5, 10), PARTIAL: rate(1000, 0), **tokens("output", 1500, 1000)},
+        {**requests(), **tokens("output", 4000, 1000)},
     ),
     "arrivals": Case(requests(10), requests(30, 10)),
     "reuse": Case(
@@ -303,6 +313,12 @@ CASES: Mapping[str, Case] = {
     "prefill_slow": Case(
         {**requests(), **tokens("input", 20_000, 5000), **latency(PREFILL, 0.8, 0.2)},
         {**requests(), **tokens("input", 5000), **latency(TTFT, 0.8, 0.2)},
+        undecided={
+            **requests(),
+            **tokens("input", 5000),
+            **latency(TTFT, 8, 0.2),
+            **sequences(active=64, waiting=9),
+        },
     ),
     "pace_slow": Case(latency(TPOT, 0.03), latency(ITL, 0.09, 0.03)),
     "stalls": Case(
@@ -317,8 +333,8 @@ CASES: Mapping[str, Case] = {
         {**ready("model", 0), **ready("model", 0, version="2")},
     ),
     "recent_start": Case(
-        {**ready("model", 1), BUILD: level(1), UP: level(1)},
-        {**ready("model", 1, minutes=5), BUILD: level(1), UP: level(1)},
+        {**ready("model", 1), **ready("model", 0, version="2"), **SERVER_UP, BUILD: level(1)},
+        {**ready("model", 1), **SERVER_BACK, BUILD: level(1)},
     ),
     "probe_fails": Case(
         {of("tokenslo_probe_success"): level(1)}, {of("tokenslo_probe_success"): level(0)}
@@ -379,7 +395,12 @@ def subject(check: str, state: str) -> Subject:
 def openmetrics(now: int) -> Iterator[str]:
     """Yield the lines of all series; those of the state ``young`` lack yesterday."""
     for check, case in CASES.items():
-        states = {"healthy": case.healthy, "sick": case.sick, "young": case.healthy}
+        states = {
+            "healthy": case.healthy,
+            "sick": case.sick,
+            "young": case.healthy,
+            "undecided": case.undecided,
+        }
         for state, data in states.items():
             name = f"{check}-{state}".replace("_", "-")
             for series, shape in data.items():

@@ -47,7 +47,8 @@ ENGINE_CHECKS = (
         "requests wait, if at all, for a slot in the batch",
         "kv_pressure",
         "0 where at least 90% of the batch runs. With the policy guaranteed_no_evict a sequence "
-        "starts only if the KV cache has room for its longest possible response.",
+        "starts only if the KV cache has room for its longest possible response. Long prefills "
+        "that use up the tokens of an iteration (max_num_tokens) look the same: compare prompts.",
     ),
     service_check(
         "kv",

@@ -10,7 +10,7 @@ LATENCY_CHECKS = (
     service_check(
         "prompts",
         "Are prompts longer than yesterday?",
-        queries.ratio(queries.tokens_per_request("input")),
+        queries.ratio(queries.prompt_length),
         compares("<", "1.5", THAN_BEFORE),
         "prompts are as long as before",
         "long_work",
@@ -20,7 +20,7 @@ LATENCY_CHECKS = (
     service_check(
         "answers",
         "Are responses longer than yesterday?",
-        queries.ratio(queries.tokens_per_request("output")),
+        queries.ratio(queries.response_length),
         compares("<", "1.5", THAN_BEFORE),
         "responses are as long as before",
         "long_work",
@@ -63,8 +63,8 @@ LATENCY_CHECKS = (
         compares("<", "1.5", THAN_BEFORE),
         "prefill is as fast as before",
         "slow_engine",
-        "Mean prefill time per prompt token. Without the signal prefill the query uses TTFT, "
-        "which includes waiting: then check the queue first. A colder prefix cache also raises it.",
+        "Mean prefill time per prompt token. Without the signal prefill the query uses TTFT, and "
+        "has no result while sequences wait. A colder prefix cache also raises it.",
     ),
     service_check(
         "pace_slow",

@@ -25,8 +25,8 @@ ROLLOUT_CHECKS = (
         compares(">", "0.98", " of the scrapes on every instance"),
         "servers and models have been up for a while",
         "cold_start",
-        "The share of the sidecar's recent scrapes in which the server responded and the model "
-        "was ready. A new version and a restart both lower it.",
+        "The share of the sidecar's recent scrapes in which the server and the model were ready. "
+        "A new version and a restart both lower it.",
     ),
     service_check(
         "probe_fails",
@@ -40,13 +40,13 @@ ROLLOUT_CHECKS = (
     service_check(
         "short_answers",
         "Are responses shorter than yesterday?",
-        queries.ratio(queries.tokens_per_request("output")),
+        queries.ratio(queries.response_length),
         compares(">", "0.5", THAN_BEFORE),
         "responses are about as long as before",
         "bad_inference",
         "Output tokens per successful request. Empty and truncated responses have status 200, so "
-        "their length is the only sign in metrics. Tokens and requests are counted when a "
-        "request ends.",
+        "their length is the only sign in metrics. Without a tap, responses to clients that "
+        "disconnect count as short ones.",
     ),
     service_check(
         "mix_by_version",

@@ -151,7 +151,7 @@ ROLLOUT = (
             "Deploy the four artifacts as one versioned bundle.",
             "Gate the rollout on the objective by version, with a minimum of requests.",
         ),
-        see=("canary_mix", "bad_inference"),
+        see=("canary_mix", "load_failure", "bad_inference", "batch_too_large"),
         diagram="""\
 flowchart TD
   start["One version is worse"] --> mix{"Same mix of prompts?"}

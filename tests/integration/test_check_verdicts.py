@@ -73,6 +73,12 @@ def test_young_service_has_nothing_to_compare_with(url, check):
     assert found[0] == ("no_data" if check in COMPARE_WITH_YESTERDAY else "healthy"), found
 
 
+@pytest.mark.parametrize("check", [key for key, case in CASES.items() if case.undecided])
+def test_ambiguous_series_decide_nothing(url, check):
+    found = judged(url, check, "undecided")
+    assert found[0] == "no_data", found
+
+
 @pytest.mark.parametrize("check", CASES)
 def test_without_series_a_check_decides_nothing(url, check):
     found = judged(url, check, "unknown")
