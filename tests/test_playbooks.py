@@ -4,6 +4,7 @@ import re
 from collections import defaultdict
 from dataclasses import asdict, fields
 from itertools import chain
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -14,6 +15,7 @@ from runbooks.playbook import Layer, Playbook
 from runbooks.playbooks import PLAYBOOKS
 from runbooks.playbooks.latency import LATENCY
 
+ROOT = Path(__file__).parents[1]
 EACH = pytest.mark.parametrize("playbook", PLAYBOOKS.values(), ids=PLAYBOOKS)
 FEW_STEPS = {
     "budget_spent": "whether the budget still burns is its only question",
@@ -142,3 +144,11 @@ def test_playbooks_share_no_text_beyond_short_phrases():
                 if len(sentence) > SHORT:
                     found[sentence].add(playbook.key)
     assert {text: keys for text, keys in found.items() if len(keys) > 1} == {}
+
+
+@EACH
+def test_the_metrics_in_texts_exist(playbook):
+    known = (ROOT / "docs/reference/signals.md").read_text(encoding="utf-8")
+    for text in texts(asdict(playbook)):
+        for name in re.findall(r"\b(?:llm|tokenslo)_[a-z_]+", text):
+            assert f"`{name}`" in known

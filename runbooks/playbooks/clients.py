@@ -94,8 +94,8 @@ CLIENTS = (
                 "when it is empty, a quarter at a time, five minutes apart.",
                 "some users are refused; readmitted at once, they start the storm again",
                 setting=(
-                    "nginx: `limit_req` with `limit_req_status 429` and "
-                    "`add_header Retry-After 10 always`.\n"
+                    "nginx: `limit_req`, `limit_req_status 429`, `add_header Retry-After "
+                    "$retry_after always` with `map $status $retry_after { 429 10; }`.\n"
                     "Envoy: the filter `local_ratelimit` with `token_bucket` and "
                     "`response_headers_to_add`.\n"
                     "The OpenAI SDK for Python obeys `Retry-After`."
@@ -112,7 +112,8 @@ CLIENTS = (
                     "`UNAVAILABLE` too), `trafficPolicy.retryBudget.percent` of the "
                     "DestinationRule.\n"
                     "Gateway API: `rules.retry.attempts` of the HTTPRoute.\n"
-                    "nginx: no `non_idempotent` in `proxy_next_upstream`."
+                    "nginx: `proxy_next_upstream error timeout` (the default) repeats no POST that "
+                    "a server has received."
                 ),
             ),
             Action(

@@ -94,7 +94,8 @@ GATEWAYS = (
                     "Envoy Gateway: `timeout.http.requestTimeout: 0s` of the "
                     "BackendTrafficPolicy. Envoy AI Gateway sets 60 s by itself.\n"
                     "Istio: `http.timeout` of the VirtualService (off by default).\n"
-                    "GKE Ingress: `timeoutSec` of the BackendConfig (default 30)."
+                    "GKE Ingress: `timeoutSec` of the BackendConfig (default 30).\n"
+                    "Caddy: `write` in the `timeouts` of the server options."
                 ),
             ),
             Action(

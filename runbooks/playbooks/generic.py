@@ -78,7 +78,7 @@ GENERIC = (
                 "Shed load at the gateway: status 429 with `Retry-After`, the lowest priority "
                 "first.",
                 "some users are refused",
-                setting="nginx: `limit_req` with `limit_req_status 429`. Envoy: `local_ratelimit`.",
+                setting="nginx: `limit_req`, `limit_req_status 429`.\nEnvoy: `local_ratelimit`.",
             ),
             Action(
                 "Add instances.",
