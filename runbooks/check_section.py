@@ -11,12 +11,13 @@ from runbooks.markdown import (
     INDEX,
     anchor,
     bullets,
+    neighbour_link,
     playbook_link,
     promql,
     screen_lines,
     sentence,
 )
-from runbooks.playbook import Step
+from runbooks.playbook import Playbook, Step
 from runbooks.playbooks import PLAYBOOKS
 
 TRIAGE_CHECKS = 5
@@ -53,15 +54,18 @@ def triage_section(number: int, check: DiagnosisCheck, subject: Subject) -> Iter
         yield f"{healthy} Otherwise: {check.note}"
 
 
-def step_section(number: int, step: Step, check: DiagnosisCheck, subject: Subject) -> Iterator[str]:
-    """Yield a step of a playbook's diagnosis."""
+def step_section(
+    number: int, step: Step, check: DiagnosisCheck, subject: Subject, other: Playbook | None
+) -> Iterator[str]:
+    """Yield a step of a playbook's diagnosis; ``other`` is the playbook that it points to."""
     healthy = f"{check.healthy(subject)}"
+    opens = f" Playbook: {neighbour_link(other)}." if other else ""
     yield f"### {number}. {check.question}"
     yield promql(check.query(subject))
     yield bullets(
         [
             f"Healthy: {healthy}. Then {check.rules_out}.",
-            f"Otherwise: {sentence(step.sick)} Owner: {step.layer}.",
+            f"Otherwise: {sentence(step.sick)} Owner: {step.layer}.{opens}",
         ]
     )
     yield check.note

@@ -70,6 +70,11 @@ def playbook_link(playbook: Playbook) -> str:
     return f"[{playbook.title}]({playbook_file(playbook.key)})"
 
 
+def neighbour_link(playbook: Playbook) -> str:
+    """Link to a playbook from the page of another one."""
+    return f"[{playbook.title}]({playbook_file(playbook.key).rpartition('/')[2]})"
+
+
 def plain(text: str) -> str:
     """Escape a text of the SLO file: it holds no HTML, link or other markup, also in tables."""
     return _MARKUP.sub(r"\\\g<0>", text)

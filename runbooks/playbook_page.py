@@ -15,12 +15,11 @@ from runbooks.markdown import (
     bullets,
     dashboard,
     document,
+    neighbour_link,
     owner_text,
     page_link,
     plain,
-    playbook_file,
     promql,
-    sentence,
 )
 from runbooks.playbook import Action, Effort, Playbook
 from runbooks.triage import all_checks
@@ -53,7 +52,7 @@ def playbook_page(plan: Plan, playbook: Playbook, others: Mapping[str, Playbook]
             "## Impact",
             playbook.impact,
             "## Diagnosis",
-            *_diagnosis(plan, playbook),
+            *_diagnosis(plan, playbook, others),
             "## Mitigation",
             *_mitigation(playbook),
             "## Verify",
@@ -82,7 +81,7 @@ def _subject(plan: Plan, check: DiagnosisCheck) -> Subject | None:
     return Subject(plan, planned, causes, whole_service=True)
 
 
-def _diagnosis(plan: Plan, playbook: Playbook) -> Iterator[str]:
+def _diagnosis(plan: Plan, playbook: Playbook, others: Mapping[str, Playbook]) -> Iterator[str]:
     if playbook.diagram:
         yield f"```mermaid\n{playbook.diagram.strip()}\n```"
     steps = [
@@ -99,7 +98,8 @@ def _diagnosis(plan: Plan, playbook: Playbook) -> Iterator[str]:
             "own."
         )
     for number, (step, check, subject) in enumerate(steps, 1):
-        yield from step_section(number, step, check, subject)
+        other = others.get(check.points_to) if check.points_to != playbook.key else None
+        yield from step_section(number, step, check, subject, other)
 
 
 def _mitigation(playbook: Playbook) -> Iterator[str]:
@@ -111,10 +111,17 @@ def _mitigation(playbook: Playbook) -> Iterator[str]:
 
 
 def _item(number: int, action: Action) -> str:
-    lines = [f"{number}. {action.do}"]
-    if action.setting:
-        lines.append(indent(f"Setting: {sentence(action.setting)}", "    "))
-    return "\n".join([*lines, f"    *{_cost(action)}*"])
+    lines = [action.do]
+    if len(settings := [_full_stop(line) for line in action.setting.splitlines()]) > 1:
+        lines += ["", bullets(settings), ""]
+    else:
+        lines += [f"Setting: {each}" for each in settings]
+    text = indent("\n".join([*lines, f"*{_cost(action)}*"]), "    ")
+    return f"{number}. {text.lstrip()}"
+
+
+def _full_stop(text: str) -> str:
+    return text if text.endswith(".") else f"{text}."
 
 
 def _cost(action: Action) -> str:
@@ -139,8 +146,7 @@ def _related(plan: Plan, playbook: Playbook, others: Mapping[str, Playbook]) -> 
     up = "../"
     for key in playbook.see:
         if key in others:
-            file = playbook_file(key).rpartition("/")[2]
-            yield f"[{others[key].title}]({file})"
+            yield neighbour_link(others[key])
     for planned in plan.causes:
         if planned.cause.runbook == playbook.key:
             yield f"Alert {page_link(planned.alert, up)}"

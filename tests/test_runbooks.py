@@ -280,6 +280,35 @@ def test_the_page_on_low_traffic_gives_the_condition():
     ) in text
 
 
+def test_steps_link_to_the_playbooks_of_their_checks():
+    text = page(PLAN, "playbooks/latency-spike")
+    sections = text.split("\n### ")[1:]
+    for step in PLAYBOOKS["latency_spike"].steps:
+        check = CHECKS[step.check]
+        (section,) = (each for each in sections if check.question in each)
+        target = playbook_file(check.points_to).removeprefix("playbooks/")
+        assert f"Playbook: [{PLAYBOOKS[check.points_to].title}]({target})." in section
+
+
+def test_a_step_does_not_link_to_its_own_page():
+    text = page(PLAN, "playbooks/timeout-storm")
+    assert "Playbook: [" in text
+    assert "](timeout-storm.md)" not in text
+
+
+def test_settings_of_several_products_are_a_list_within_their_action():
+    text = page(PLAN, "playbooks/gateway-timeout")
+    mitigation = text.partition("## Mitigation\n")[2].partition("\n## ")[0]
+    tokens = MarkdownIt("commonmark").parse(mitigation)
+    items = [token.level for token in tokens if token.type == "list_item_open"]
+    actions = PLAYBOOKS["gateway_timeout"].actions
+    several = [a.setting.count("\n") + 1 for a in actions if "\n" in a.setting]
+    assert items.count(1) == len(actions)
+    assert items.count(3) == sum(several) > 0
+    costs = [t.level for t in tokens if t.type == "inline" and "*Reversible at once." in t.content]
+    assert set(costs) == {3}
+
+
 def test_reversible_mitigations_come_first():
     for cause in PLAYBOOKS.values():
         at_once = [action.effort == "Reversible at once" for action in cause.actions]
