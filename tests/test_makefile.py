@@ -11,6 +11,13 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 
+@pytest.fixture(autouse=True)
+def no_outer_make(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide the flags of the make that may run these tests, like ``ALONE=``."""
+    for name in ("MAKEFLAGS", "MAKEOVERRIDES", "MAKELEVEL"):
+        monkeypatch.delenv(name, raising=False)
+
+
 @pytest.mark.skipif(not shutil.which("make"), reason="needs make")
 @pytest.mark.parametrize(("first", "second", "code"), [(0, 0, 0), (3, 0, 2), (0, 4, 2), (3, 4, 2)])
 @pytest.mark.parametrize(("target", "size"), [("test", "not long"), ("test-long", "long")])
