@@ -22,7 +22,9 @@ PLAYBOOK = Playbook(
     impact="",
     steps=(Step("kv", "", "KV cache"),),
     actions=(
-        Action("Lower max_tokens.", "long ones end early", setting="`max_tokens` of the gateway"),
+        Action(
+            "Lower max_tokens.", "long responses end early", setting="`max_tokens` of the gateway"
+        ),
         Action("Add instances.", effort="Needs a plan"),
     ),
     verified_by="waiting",
@@ -31,11 +33,12 @@ PLAYBOOK = Playbook(
 )
 BY_HOST = [Sample({"instance": f"10.0.0.{n}:9464", "job": "tokenslo"}, 9.0 - n) for n in range(5)]
 CHECKS = (
-    CheckResult("alerts", "Do alerts fire?", "", "ALERTS{}", "no result", "sick", (
+    CheckResult("alerts", "Do alerts on bad events fire?", "", "ALERTS{}", "no result", "sick", (
         Sample({"__name__": "ALERTS", "alertname": "ChatTtftErrorBudgetBurn", "slo": "ttft"}, 1.0),
     )),
-    CheckResult("kv", "Is the KV full?", "", "max(kv)", "below 0.9", "sick", (Sample({}, 0.97),)),
-    CheckResult("waiting", "Are sequences waiting?", "", "w", "below 1", "sick", tuple(BY_HOST)),
+    CheckResult("kv", "Is the KV cache full?", "", "max(kv)", "below 0.9", "sick",
+                (Sample({}, 0.97),)),
+    CheckResult("waiting", "Do sequences wait?", "", "w", "below 1", "sick", tuple(BY_HOST)),
     CheckResult("versions", "Is one worse?", "ttft", "v", "at most 0.01", "healthy", (
         Sample({"version": "1"}, 0.0012345),
     )),
@@ -76,11 +79,11 @@ Burn rates: ttft 40x.
 The sidecar at http://10.0.0.1:9464 cannot be read: connection refused.
 
 Checks:
-  SICK    alerts           Do alerts fire?
+  SICK    alerts           Do alerts on bad events fire?
                            ChatTtftErrorBudgetBurn; healthy: no result
-  SICK    kv               Is the KV full?
+  SICK    kv               Is the KV cache full?
                            0.97; healthy: below 0.9
-  SICK    waiting          Are sequences waiting?
+  SICK    waiting          Do sequences wait?
                            9 {instance="10.0.0.0:9464"}, 8 {instance="10.0.0.1:9464"}, \
 7 {instance="10.0.0.2:9464"} and 2 more; healthy: below 1
   ok      versions (ttft)  0.001234 {version="1"}; healthy: at most 0.01
@@ -100,7 +103,7 @@ Decides between KV-cache pressure and a cause without a playbook: the check prom
 Sick means more work.
 First mitigation: Lower max_tokens.
   setting: `max_tokens` of the gateway
-  risk: long ones end early
+  risk: long responses end early
   effort: reversible at once
   verified by: the check waiting is healthy
 Playbook: runbooks/chat/playbooks/kv-pressure.md
@@ -123,7 +126,7 @@ MARKDOWN = """\
 Sick means more work.
 - First mitigation: Lower max_tokens.
   - setting: `max_tokens` of the gateway
-  - risk: long ones end early
+  - risk: long responses end early
   - effort: reversible at once
   - verified by: the check waiting is healthy
 - Playbook: runbooks/chat/playbooks/kv-pressure.md
@@ -185,7 +188,7 @@ def test_json_is_the_expected_one() -> None:
         "contradicts": ["versions"],
         "mitigation": {
             "do": "Lower max_tokens.",
-            "risk": "long ones end early",
+            "risk": "long responses end early",
             "effort": "Reversible at once",
             "setting": "`max_tokens` of the gateway",
         },

@@ -12,10 +12,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from service_example import example, objective
+from test_diagnosis_reports import DIAGNOSIS
 
 from alerts.backtest import History, backtest
 from alerts.backtest_report import as_json as backtest_json
 from alerts.backtest_report import as_text as backtest_text
+from diagnosis.report_json import as_json as diagnosis_json
+from diagnosis.report_text import as_text as diagnosis_text
 from exporter.background import TaskState
 from exporter.objectives.objective_status import evaluate
 from exporter.web.readiness import readiness
@@ -161,6 +164,7 @@ def keys(value: object) -> Iterator[str]:
     [
         ("Explain", explain_json([(PLAN, explain(PLAN))])),
         ("Backtest", backtest_json([(PLAN, [BURNT])])),
+        ("Diagnose", diagnosis_json(replace(DIAGNOSIS, checks=DIAGNOSIS.checks[1:2]))),
         ("Status", status_json(STATUS)),
     ],
 )
@@ -183,6 +187,41 @@ def test_the_output_of_a_backtest_is_current() -> None:
     found = backtest(plan, plan.objectives[0], History(start, 60.0, bad, total))
     (shown,) = (fence for _, fence in every_fence("text") if fence.title == "backtest")
     assert shown.body == backtest_text(plan, [found])
+
+
+def test_the_output_of_a_diagnosis_is_current() -> None:
+    (shown,) = (fence for _, fence in every_fence("text") if fence.title == "diagnosis")
+    assert shown.body == diagnosis_text(DIAGNOSIS)
+
+
+def test_the_worked_example_of_a_diagnosis_follows_from_its_tables() -> None:
+    """Recompute the odds of two causes from the printed priors and likelihoods."""
+    page = (DOCS / "explanation/diagnosis.md").read_text()
+    rows = [
+        [cell.strip("` ") for cell in line.strip("|").split("|")]
+        for line in page.splitlines()
+        if line.startswith("| ")
+    ]
+    results = [row for row in rows if len(row) == 8 and row[1] in ("sick", "healthy")]
+    assert len(results) == 7
+    products = []
+    for given, ratio in ((4, 6), (5, 7)):
+        product = 1.0
+        strongest: dict[tuple[str, bool], float] = {}
+        for row in results:
+            found = float(row[given]) / float(row[3])
+            group = (row[2] or row[0], found > 1)
+            best = strongest.get(group, 1.0)
+            strongest[group] = max(best, found) if found > 1 else min(best, found)
+            assert float(row[ratio].strip("()")) == pytest.approx(found, rel=0.01)
+        for found in strongest.values():
+            product *= found
+        products.append(product)
+    ranked = {row[0].split("`")[1]: row for row in rows if len(row) == 4 and "`" in row[0]}
+    first, second = ranked["kv_pressure"], ranked["overload"]
+    assert [float(first[2]), float(second[2])] == pytest.approx(products, rel=0.01)
+    odds = float(first[1]) * products[0] / (float(second[1]) * products[1])
+    assert odds == pytest.approx(float(first[3]) / float(second[3]), rel=0.05)
 
 
 def first_column(page: str, heading: str) -> list[str]:

@@ -100,7 +100,7 @@ async def run_against_server(arguments: list[str], folder: Path) -> None:
         assert await asyncio.to_thread(exit_code, command) in (0, 1)
 
 
-SERVED = ("doctor", "init", "backtest", "lint", "validate")
+SERVED = ("doctor", "init", "backtest", "diagnose", "lint", "validate")
 
 
 @pytest.mark.parametrize(

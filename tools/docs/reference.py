@@ -25,6 +25,7 @@ from slos.load import load_file
 from slos.plan import plan
 from slos.schema import Field
 from tokenslo.cli import COMMANDS, cli
+from tools.docs import diagnosis_example
 
 _DAY = 86_400
 _EXAMPLE = Path(__file__).parents[2] / "examples/chat/slo.yaml"
@@ -267,5 +268,8 @@ GENERATED: Mapping[str, Callable[[], str]] = {
     "checks": _checks,
     "dashboards": _dashboards,
     "dashboard-panels": _dashboard_panels,
+    "diagnosis-likelihoods": diagnosis_example.likelihood_table,
+    "diagnosis-posterior": diagnosis_example.posterior_table,
+    "diagnosis-thresholds": diagnosis_example.decision_table,
 }
 """By name: the text of a generated block."""
