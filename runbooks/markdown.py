@@ -23,6 +23,7 @@ CAUSE_ALERTS = "Cause alerts"
 SCREEN_COLUMNS = 100
 """The width for which pages are laid out; long selectors may exceed it."""
 
+_WORD = re.compile(r"[a-z]+(?![\w.-]*\w)")
 # Underscores within words are no markup, and escaped they would break addresses.
 _MARKUP = re.compile(r"[\\`*\[\]<>&|~#!]|(?<!\w)_|_(?!\w)")
 
@@ -96,8 +97,9 @@ def bullets(lines: Iterable[str]) -> str:
 
 
 def sentence(text: str) -> str:
-    """Return a text with a capital first letter and a full stop."""
-    text = text[:1].upper() + text[1:]
+    """Return a text with a full stop, and a capital unless it starts with a name: `vLLM`."""
+    if _WORD.match(text):
+        text = text[:1].upper() + text[1:]
     return text if text.endswith((".", "!", "?", ":", "```")) else f"{text}."
 
 

@@ -20,7 +20,7 @@ from runbooks.alert_page import DETAILS, TRIAGE
 from runbooks.check_queries import Subject
 from runbooks.check_section import TRIAGE_CHECKS, triage
 from runbooks.checks import CHECKS
-from runbooks.markdown import playbook_file, promql
+from runbooks.markdown import playbook_file, promql, sentence
 from runbooks.playbooks import PLAYBOOKS
 from runbooks.triage import checks, playbooks, playbooks_of
 from slos.indicators import GENERIC, INDICATORS
@@ -402,3 +402,17 @@ def test_pages_use_standard_terms():
 def test_page_names_its_source():
     for text in PAGES.values():
         assert text.startswith("<!-- Made by tokenslo 0.1.0 from slo.yaml. Do not edit. -->\n\n# ")
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("weights of the route", "Weights of the route."),
+        ("`max_tokens` of a request", "`max_tokens` of a request."),
+        ("config.pbtxt of the model", "config.pbtxt of the model."),
+        ("vLLM backend: a flag.", "vLLM backend: a flag."),
+        ("trtllm-serve: a flag", "trtllm-serve: a flag."),
+    ],
+)
+def test_a_sentence_starts_with_a_capital_unless_with_a_name(text, written):
+    assert sentence(text) == written

@@ -49,7 +49,7 @@ OBJECTIVE_CHECKS = (
         "Is one version worse than the rest?",
         queries.version_excess,
         within_budget(" for every version"),
-        "not a rollout",
+        "no version stands out: this is no rollout",
         "bad_rollout",
         "The result is a version's bad share less that of all versions.",
         per_objective=True,

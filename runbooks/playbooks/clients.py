@@ -94,7 +94,7 @@ CLIENTS = (
                 "when it is empty, a quarter at a time, five minutes apart.",
                 "some users are refused; readmitted at once, they start the storm again",
                 setting=(
-                    "nginx: `limit_req`, `limit_req_status 429`, `add_header Retry-After "
+                    "NGINX: `limit_req`, `limit_req_status 429`, `add_header Retry-After "
                     "$retry_after always` with `map $status $retry_after { 429 10; }`.\n"
                     "Envoy: the filter `local_ratelimit` with `token_bucket` and "
                     "`response_headers_to_add`.\n"
@@ -112,14 +112,14 @@ CLIENTS = (
                     "`UNAVAILABLE` too), `trafficPolicy.retryBudget.percent` of the "
                     "DestinationRule.\n"
                     "Gateway API: `rules.retry.attempts` of the HTTPRoute.\n"
-                    "nginx: `proxy_next_upstream error timeout` (the default) repeats no POST that "
+                    "NGINX: `proxy_next_upstream error timeout` (the default) repeats no POST that "
                     "a server has received."
                 ),
             ),
             Action(
                 "Make disconnects cancel the request, so that abandoned requests free their "
                 "slots: see the playbook on wasted work.",
-                setting="nginx: `proxy_ignore_client_abort off` (the default).",
+                setting="NGINX: `proxy_ignore_client_abort off` (the default).",
             ),
             Action(
                 "Drop requests that have waited longer than the client's timeout: their clients "
@@ -221,7 +221,7 @@ CLIENTS = (
             Action(
                 "Let gateways close their upstream connection when the client disconnects.",
                 setting=(
-                    "nginx: `proxy_ignore_client_abort off` (the default).\n"
+                    "NGINX: `proxy_ignore_client_abort off` (the default).\n"
                     "HAProxy: `option abortonclose`, for requests in its queue.\n"
                     "Own gateways: cancel the upstream call in the handler of the disconnect."
                 ),
@@ -321,7 +321,7 @@ CLIENTS = (
                 "Disconnect clients that read nothing for a minute.",
                 "clients on very bad networks lose their stream",
                 setting=(
-                    "nginx: `send_timeout` (default 60 s between two writes).\n"
+                    "NGINX: `send_timeout` (default 60 s between two writes).\n"
                     "Envoy: `stream_idle_timeout`, and `flush_timeout` of the route.\n"
                     "HAProxy: `timeout client`."
                 ),
@@ -330,13 +330,13 @@ CLIENTS = (
                 "Responses in bursts with a fast engine: turn off the buffering of responses.",
                 "slow clients then slow the server's streams instead of filling the buffers",
                 setting=(
-                    "nginx: `proxy_buffering off`, or the response header `X-Accel-Buffering: no`."
+                    "NGINX: `proxy_buffering off`, or the response header `X-Accel-Buffering: no`."
                 ),
             ),
             Action(
                 "Slow clients that delay others: buffer responses in the gateway.",
                 "tokens reach clients in bursts",
-                setting="nginx: `proxy_buffering on` (the default), `proxy_buffers`.",
+                setting="NGINX: `proxy_buffering on` (the default), `proxy_buffers`.",
             ),
         ),
         verified_by="reading",

@@ -87,7 +87,7 @@ ENGINE = (
                 "slower decoding, or requests for guided decoding fail",
                 "Needs a model reload",
                 "`speculative_config` in the LLM API, `decoding_mode` or "
-                "`guided_decoding_backend` in config.pbtxt",
+                "`guided_decoding_backend` in `config.pbtxt`",
             ),
             Action(
                 "If it hangs again on the same node, drain the node.",
@@ -192,7 +192,7 @@ ENGINE = (
                 "Out of memory: leave more of the GPU free.",
                 "a smaller KV cache: requests queue earlier",
                 "Needs a model reload",
-                "lower `kv_cache_free_gpu_mem_fraction` in config.pbtxt, "
+                "lower `kv_cache_free_gpu_mem_fraction` in `config.pbtxt`, "
                 "`kv_cache_config.free_gpu_memory_fraction` in the LLM API; then "
                 "`max_num_tokens` and `max_batch_size`, which size the activation buffers",
             ),

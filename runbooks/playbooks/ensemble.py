@@ -66,7 +66,7 @@ ENSEMBLE = (
                 "Add instances of the stage.",
                 "each Python instance is a process with its own memory",
                 "Needs a model reload",
-                "config.pbtxt of the stage: `instance_group [ { count: 4 kind: KIND_CPU } ]` "
+                "`config.pbtxt` of the stage: `instance_group [ { count: 4 kind: KIND_CPU } ]` "
                 "(`preprocessing_instance_count`, `postprocessing_instance_count`; "
                 "`bls_instance_count` as large as the engine's batch). Triton changes only the "
                 "count, without unloading the model",

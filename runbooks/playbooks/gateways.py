@@ -81,7 +81,7 @@ GATEWAYS = (
                 setting=(
                     "Envoy: `%RESPONSE_FLAGS%` of the access log: `UT` total timeout, `SI` idle "
                     "timeout, `UMSDR` `max_stream_duration`, `DC` the client.\n"
-                    "nginx: `upstream timed out` in the error log."
+                    "NGINX: `upstream timed out` in the error log."
                 ),
             ),
             Action(
@@ -102,7 +102,7 @@ GATEWAYS = (
                 "Idle timeout: set it above the longest TTFT of a busy hour, 300 s for example.",
                 "dead connections are closed later",
                 setting=(
-                    "nginx: `proxy_read_timeout`, `grpc_read_timeout` (default 60 s).\n"
+                    "NGINX: `proxy_read_timeout`, `grpc_read_timeout` (default 60 s).\n"
                     "Envoy: `idle_timeout` of the route, `stream_idle_timeout` of the connection "
                     "manager (default 5 min), `per_try_idle_timeout`.\n"
                     "Envoy Gateway: `timeout.http.streamIdleTimeout` of the "

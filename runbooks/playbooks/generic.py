@@ -72,13 +72,13 @@ GENERIC = (
             Action(
                 "Limit the client that sends the surge, at the gateway.",
                 "that client is refused",
-                setting="nginx `limit_req` with a key of the client, Envoy's local rate limit",
+                setting="NGINX `limit_req` with a key of the client, Envoy's local rate limit",
             ),
             Action(
                 "Shed load at the gateway: status 429 with `Retry-After`, the lowest priority "
                 "first.",
                 "some users are refused",
-                setting="nginx: `limit_req`, `limit_req_status 429`.\nEnvoy: `local_ratelimit`.",
+                setting="NGINX: `limit_req`, `limit_req_status 429`.\nEnvoy: `local_ratelimit`.",
             ),
             Action(
                 "Add instances.",

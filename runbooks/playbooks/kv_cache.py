@@ -80,13 +80,13 @@ KV_CACHE = (
             Action(
                 "Refuse the longest prompts, or route them to other instances.",
                 "their users get 413: find out who they are first",
-                setting="nginx `client_max_body_size`, Envoy's buffer filter `max_request_bytes`",
+                setting="NGINX `client_max_body_size`, Envoy's buffer filter `max_request_bytes`",
             ),
             Action(
                 "Limit the concurrent requests of the lowest priority.",
                 "some users get 429",
                 setting=(
-                    "nginx `limit_conn` with `limit_conn_status 429`; in an inference gateway an "
+                    "NGINX `limit_conn` with `limit_conn_status 429`; in an inference gateway an "
                     "`InferenceObjective` with a negative `spec.priority`"
                 ),
             ),
@@ -94,8 +94,8 @@ KV_CACHE = (
                 "If sequences are paused, change the policy to `guaranteed_no_evict`.",
                 "requests wait before their first token instead of in the middle of a stream",
                 "Needs a model reload",
-                'config.pbtxt of `tensorrt_llm`: `parameters { key: "batch_scheduler_policy" '
-                'value { string_value: "guaranteed_no_evict" } }`; LLM API (model.yaml, or the '
+                '`config.pbtxt` of `tensorrt_llm`: `parameters { key: "batch_scheduler_policy" '
+                'value { string_value: "guaranteed_no_evict" } }`; LLM API (`model.yaml`, or the '
                 "file of `trtllm-serve --config`, formerly `--extra_llm_api_options`): "
                 "`scheduler_config.capacity_scheduler_policy: GUARANTEED_NO_EVICT`",
             ),
@@ -103,7 +103,7 @@ KV_CACHE = (
                 "Give the KV cache more of the GPU's memory, if `nvidia-smi` shows some unused.",
                 "too large a share runs out of memory at load, or when a neighbour allocates",
                 "Needs a model reload",
-                "`kv_cache_free_gpu_mem_fraction` in config.pbtxt, "
+                "`kv_cache_free_gpu_mem_fraction` in `config.pbtxt`, "
                 "`kv_cache_config.free_gpu_memory_fraction` in the LLM API, "
                 "`trtllm-serve --kv_cache_free_gpu_memory_fraction`; the default is 0.9. Remove "
                 "a limit in `max_tokens_in_paged_kv_cache`",

@@ -89,7 +89,7 @@ LOADING = (
                 "Let Triton warm the model up before it reports it as ready.",
                 "a longer load; a sample that fails keeps the model from being ready",
                 "Needs a model reload",
-                "`model_warmup` in config.pbtxt of the steps, which Triton refuses for ensembles",
+                "`model_warmup` in `config.pbtxt` of the steps, which Triton refuses for ensembles",
             ),
             Action(
                 "Keep engine and weights on a local volume.",
@@ -132,8 +132,8 @@ LOADING = (
             "still holds the GPU |\n"
             "| no such file | engine or tokenizer not on the volume, or a path of another "
             "release |\n"
-            "| invalid argument, a literal `${…}` | a placeholder of the template in config.pbtxt "
-            "that was not filled in |\n"
+            "| invalid argument, a literal `${…}` | a placeholder in `config.pbtxt` that was not "
+            "filled in |\n"
             "| no message, exit code 137 | the liveness probe or the memory limit ended the "
             "load |\n\n"
             "Otherwise the first error after the start of the load says more than the last one."
@@ -194,8 +194,8 @@ LOADING = (
                 "Restore the artifact or the configuration that loaded before.",
                 "the change is undone",
                 "Needs a model reload",
-                "`gpt_model_path` and `tokenizer_dir` in config.pbtxt, the symbolic link or volume "
-                "of the engine directory, or `kubectl rollout undo deployment/NAME`",
+                "`gpt_model_path` and `tokenizer_dir` in `config.pbtxt`, the symbolic link or the "
+                "volume of the engine directory, or `kubectl rollout undo deployment/NAME`",
             ),
             Action(
                 "Out of memory at load: make the KV cache smaller, then the batch.",

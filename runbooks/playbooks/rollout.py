@@ -103,7 +103,7 @@ ROLLOUT = (
                 "the model is loaded again: minutes without it, as two engines rarely fit on the "
                 "GPU",
                 "Needs a model reload",
-                "config.pbtxt `version_policy: { specific: { versions: [1] } }`, then "
+                "`config.pbtxt` `version_policy: { specific: { versions: [1] } }`, then "
                 "`POST /v2/repository/models/MODEL/load`, which needs "
                 "`--model-control-mode=explicit`; unload the model first",
             ),
@@ -111,9 +111,9 @@ ROLLOUT = (
                 "Engine replaced in place: point to the previous engine directory.",
                 "as above; the directory must still exist on the volume",
                 "Needs a model reload",
-                'config.pbtxt of `tensorrt_llm`: `parameters { key: "gpt_model_path" }`, which is '
+                '`config.pbtxt` of `tensorrt_llm`: `parameters { key: "gpt_model_path" }`, called '
                 "`engine_dir` in the template, or the symbolic link or volume behind it; in the "
-                "LLM API `model` in model.yaml",
+                "LLM API `model` in `model.yaml`",
             ),
             Action(
                 "Tokenizer: restore it in every model that reads it, at the same time.",
@@ -329,7 +329,7 @@ flowchart TD
                 "see the playbook of bad rollouts",
                 "Needs a model reload",
                 "`tokenizer_dir` of `preprocessing` and `postprocessing`, `gpt_model_path` of "
-                "`tensorrt_llm`, `model` in model.yaml",
+                "`tensorrt_llm`, `model` in `model.yaml`",
             ),
             Action(
                 "If only characters or spaces are missing in streams, decode accumulated tokens.",
@@ -341,7 +341,7 @@ flowchart TD
                 "If the prompt is part of the response, exclude it.",
                 "clients that cut the prompt off themselves lose text",
                 "Needs a model reload",
-                "`exclude_input_in_output` in config.pbtxt of `tensorrt_llm`",
+                "`exclude_input_in_output` in `config.pbtxt` of `tensorrt_llm`",
             ),
             Action(
                 "If one GPU computes wrong values, drain its node.",

@@ -69,7 +69,7 @@ SCHEDULING = (
                 "instead of round robin.",
                 "fewer hits in the prefix cache where the routing followed prefixes",
                 setting=(
-                    "Envoy `lb_policy: LEAST_REQUEST`, nginx `least_conn`, HAProxy "
+                    "Envoy `lb_policy: LEAST_REQUEST`, NGINX `least_conn`, HAProxy "
                     "`balance leastconn`"
                 ),
             ),
@@ -77,7 +77,7 @@ SCHEDULING = (
                 "Shed load at the gateway: answer 429 with `Retry-After`, lowest priority first.",
                 "some users are refused, and the others are served in time",
                 setting=(
-                    "nginx `limit_req` with `limit_req_status 429`, Envoy's local rate limit, "
+                    "NGINX `limit_req` with `limit_req_status 429`, Envoy's local rate limit, "
                     "token limits by client in an AI gateway"
                 ),
             ),
@@ -91,13 +91,13 @@ SCHEDULING = (
                 "refused requests get 503 from Triton, but 500 where TensorRT-LLM's executor "
                 "applies the limit, and Triton counts no refusal of a full queue",
                 "Needs a model reload",
-                "config.pbtxt: `dynamic_batching { default_queue_policy { max_queue_size: N } }`",
+                "`config.pbtxt`: `dynamic_batching { default_queue_policy { max_queue_size: N } }`",
             ),
             Action(
                 "Run more sequences at once, if the KV cache has room and token pace has reserve.",
                 "every stream gets slower as the batch grows: watch ITL",
                 "Needs a model reload",
-                "`max_batch_size` in model.yaml of the LLM API, `trtllm-serve --max_batch_size`; "
+                "`max_batch_size` in `model.yaml` of the LLM API, `trtllm-serve --max_batch_size`; "
                 "a built engine has its limit from `trtllm-build --max_batch_size`",
             ),
             Action(
@@ -196,14 +196,14 @@ SCHEDULING = (
                 "Enable chunked context, so that a prefill shares its iterations with decoding.",
                 "the first token of long prompts comes a little later",
                 "Needs a model reload",
-                "`enable_chunked_context` in config.pbtxt, `enable_chunked_prefill: true` in "
+                "`enable_chunked_context` in `config.pbtxt`, `enable_chunked_prefill: true` in "
                 "the LLM API, `trtllm-serve --enable_chunked_prefill`",
             ),
             Action(
                 "Enable reuse of KV-cache blocks, if it is off.",
                 "an engine built without paged-context attention reuses nothing",
                 "Needs a model reload",
-                "`enable_kv_cache_reuse` in config.pbtxt, `kv_cache_config.enable_block_reuse` "
+                "`enable_kv_cache_reuse` in `config.pbtxt`, `kv_cache_config.enable_block_reuse` "
                 "in the LLM API",
             ),
         ),
@@ -269,7 +269,7 @@ SCHEDULING = (
                 "requests above the limit wait or are refused",
                 setting=(
                     "Envoy circuit breaker `max_requests`, HAProxy `maxconn` on the server line, "
-                    "nginx `max_conns`"
+                    "NGINX `max_conns`"
                 ),
             ),
             Action(
@@ -281,7 +281,7 @@ SCHEDULING = (
                 "Lower the batch limit of the engine.",
                 "requests wait for a slot at peaks: watch TTFT",
                 "Needs a model reload",
-                "`max_batch_size` in model.yaml of the LLM API, `trtllm-serve --max_batch_size`. "
+                "`max_batch_size` in `model.yaml` of the LLM API, `trtllm-serve --max_batch_size`. "
                 "The runtime batch of a built engine follows `trtllm-build --max_batch_size`, "
                 "not `triton_max_batch_size`",
             ),
