@@ -25,6 +25,7 @@ from runbooks.markdown import (
     playbook_link,
     promql,
 )
+from runbooks.playbooks import PLAYBOOKS
 from runbooks.triage import IMPACT, checks, playbooks
 from slos import names
 from slos.burn import Pair
@@ -51,7 +52,7 @@ def alert_page(subject: Subject, alert: PlannedAlert) -> str:
             "## Impact",
             _impact(subject, alert),
             f"## {TRIAGE}",
-            *(_triage(subject, chosen) if found else _triage_at_low_traffic(subject)),
+            *(_triage(subject, alert, chosen) if found else _triage_at_low_traffic(subject)),
             *_other_playbooks(alert, found, chosen),
             *_details(subject, alert),
             "## Verify",
@@ -64,8 +65,15 @@ def alert_page(subject: Subject, alert: PlannedAlert) -> str:
     )
 
 
-def _triage(subject: Subject, found: Sequence[DiagnosisCheck]) -> Iterator[str]:
-    if len(found) > 1:
+def _triage(
+    subject: Subject, alert: PlannedAlert, found: Sequence[DiagnosisCheck]
+) -> Iterator[str]:
+    planned = subject.planned
+    latency = planned.measures_latency or planned.objective.indicator == "goodput"
+    if alert.kind == "burn" and planned.indicator.signals and latency:
+        procedure = playbook_link(PLAYBOOKS["latency_spike"])
+        yield f"Open the playbook of the first unexpected result; without one, {procedure}."
+    elif len(found) > 1:
         yield "Open the playbook of the first unexpected result."
     for number, check in enumerate(found, 1):
         yield from triage_section(number, check, subject)

@@ -49,7 +49,10 @@ def index_page(plan: Plan, playbooks: Iterable[Playbook]) -> str:
             f"## {BY_SYMPTOM}",
             _table(
                 ("symptom", "playbook", "layer"),
-                (("; ".join(each.symptoms), playbook_link(each), each.layer) for each in playbooks),
+                (
+                    ("; ".join(each.symptoms), playbook_link(each), each.layer or "any")
+                    for each in playbooks
+                ),
             ),
         ]
     )

@@ -59,6 +59,7 @@ class Step:
 class Playbook:
     """A cause of incidents; texts are Markdown without headings.
 
+    ``layer`` owns the cause; it is None for a procedure that finds the layer.
     ``symptoms`` are short phrases for the index.  ``actions`` are in the order to try them:
     reversible ones come first.  ``verified_by`` is the key of the check whose healthy result shows
     that a mitigation has worked.  ``see`` are keys of playbooks that look alike.
@@ -66,7 +67,7 @@ class Playbook:
 
     key: str
     title: str
-    layer: Layer
+    layer: Layer | None
     symptoms: tuple[str, ...]
     meaning: str
     impact: str

@@ -46,7 +46,7 @@ def playbook_page(plan: Plan, playbook: Playbook, others: Mapping[str, Playbook]
     return document(
         [
             f"# {playbook.title}",
-            f"Service: {plan.service.service}. Owner of the cause: {playbook.layer}.",
+            _owner(plan, playbook),
             "## Meaning",
             playbook.meaning,
             "## Impact",
@@ -66,6 +66,11 @@ def playbook_page(plan: Plan, playbook: Playbook, others: Mapping[str, Playbook]
             bullets(_related(plan, playbook, others)),
         ]
     )
+
+
+def _owner(plan: Plan, playbook: Playbook) -> str:
+    owner = f" Owner of the cause: {playbook.layer}." if playbook.layer else ""
+    return f"Service: {plan.service.service}.{owner}"
 
 
 def _subject(plan: Plan, check: DiagnosisCheck) -> Subject | None:

@@ -124,6 +124,14 @@ def test_every_triage_check_has_its_query_its_value_and_its_playbook():
             assert f"[{playbook.title}]({playbook_file(playbook.key)})" in above
 
 
+def test_triage_of_latencies_refers_to_the_procedure_by_layer():
+    last = "; without one, [p99 spike by layer](playbooks/latency-spike.md).\n"
+    timed = {"ttft", "itl", "tpot", "max_gap", "e2e", "queue", "goodput"}
+    for planned, alert in PLAN.alerts():
+        is_timed = alert.kind == "burn" and planned.objective.indicator in timed
+        assert (last in page(PLAN, alert.name)) is is_timed, alert.name
+
+
 def test_playbooks_have_the_checks_of_the_whole_service():
     text = page(many(), "playbooks/bad-rollout")
     assert 'version="2"' not in text

@@ -48,8 +48,8 @@ GATEWAYS = (
             ),
             Step(
                 "stalls",
-                "Streams pause for long. An idle timeout below the longest gap cuts them, at "
-                "any age: then the first step looks healthy.",
+                "Streams pause for long. An idle timeout cuts those that pause longer, at any age, "
+                "so the first step may look healthy. Gaps that it cuts are not in the histogram.",
                 "backend",
             ),
             Step(

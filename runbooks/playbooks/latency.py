@@ -37,7 +37,7 @@ LATENCY = (
     Playbook(
         key="latency_spike",
         title="p99 spike by layer",
-        layer="instance",
+        layer=None,
         symptoms=(
             "p99 of TTFT, ITL or request duration rises",
             "no cause alert fires",
