@@ -118,8 +118,9 @@ def other_models(subject: Subject) -> Expr:
 
 def traffic_ratio(subject: Subject) -> Expr:
     """Return all events per second, over those of the day before."""
-    now = subject.recorded(names.TOTAL)
-    return now / replace(now, offset=BEFORE).compare(">", number(0))
+    now = replace(subject.recorded(names.TOTAL), window=names.BASE_WINDOW)
+    before = call("avg_over_time", replace(now, offset=BEFORE))
+    return call("avg_over_time", now) / before.compare(">", number(0))
 
 
 def bad_share_by_instance(subject: Subject) -> Expr:

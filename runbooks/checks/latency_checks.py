@@ -30,7 +30,7 @@ LATENCY_CHECKS = (
         "arrivals",
         "Are there more requests than yesterday?",
         queries.ratio(queries.arrivals),
-        compares("<", "1.5", THAN_BEFORE),
+        compares("<", 2, THAN_BEFORE),
         "there is no surge",
         "timeout_storm",
         "Requests count when they end. A surge that starts when latency crosses a client's "
