@@ -59,7 +59,7 @@ def playbook_page(plan: Plan, playbook: Playbook, others: Mapping[str, Playbook]
             *_verify(plan, playbook),
             "## Escalate",
             playbook.escalate,
-            f"Owner of the service: {owner_text(plan.service.owner)}.",
+            f"Owner of the service: {owner_text(owner)}." if (owner := plan.service.owner) else "",
             "## Follow-up",
             bullets(playbook.follow_up),
             "## See also",

@@ -274,6 +274,15 @@ def test_causes_and_what_they_explain_link_to_each_other():
             assert f"[{burn}]({burn}.md)" in page(PLAN, name)
 
 
+def test_playbooks_name_an_owner_if_the_service_has_one():
+    owned = pages(replace(PLAN, service=replace(PLAN.service, owner="team-a")))
+    for path in PAGES:
+        if "/playbooks/" in path:
+            assert "Owner of the service: **team-a**." in owned[path]
+    for path, text in pages(replace(PLAN, service=replace(PLAN.service, owner=""))).items():
+        assert "Owner of the service:" not in text, path
+
+
 def test_pages_have_the_steps_of_the_budget_policy():
     steps = (PolicyStep(Decimal("0.5"), "no risky | rollouts"), PolicyStep(Decimal(1), "freeze"))
     text = page(example(objective("ttft"), policy=steps), "ChatTtftErrorBudgetPolicy")

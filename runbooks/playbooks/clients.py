@@ -127,7 +127,7 @@ CLIENTS = (
                 "late responses become errors; no effect on requests that the backend has accepted",
                 "Needs a model reload",
                 setting=(
-                    "config.pbtxt: `dynamic_batching { default_queue_policy { timeout_action: "
+                    "`config.pbtxt`: `dynamic_batching { default_queue_policy { timeout_action: "
                     "REJECT default_timeout_microseconds: 10000000 max_queue_size: 64 } }`.\n"
                     "The C++ TensorRT-LLM backend passes `max_queue_size` to its executor, whose "
                     "refusals are status 500, not 503."
@@ -253,7 +253,7 @@ CLIENTS = (
                 "Restore the polling interval of the TensorRT-LLM backend, if it was raised.",
                 "as for every reload, streams under way end",
                 "Needs a model reload",
-                setting="config.pbtxt: the parameter `cancellation_check_period_ms` (default 100).",
+                setting="`config.pbtxt`: parameter `cancellation_check_period_ms` (default 100).",
             ),
         ),
         verified_by="wasted",

@@ -202,7 +202,7 @@ MEASUREMENT = (
         actions=(
             Action(
                 "Run `tokenslo server-config FILE` with this SLO file. It prints Triton's flag "
-                "and the `model_metrics` stanza for config.pbtxt, with a bucket at each "
+                "and the `model_metrics` stanza for `config.pbtxt`, with a bucket at each "
                 "threshold.",
             ),
             Action(
@@ -212,10 +212,13 @@ MEASUREMENT = (
                 effort="Needs a restart of the sidecar",
             ),
             Action(
-                "Load the model again after changing config.pbtxt.",
+                "Load the model again after changing `config.pbtxt`.",
                 "active streams are lost: one instance at a time",
                 "Needs a model reload",
-                setting="vLLM backend: `REPORT_CUSTOM_METRICS: true`.",
+                setting=(
+                    'vLLM backend: `parameters: { key: "REPORT_CUSTOM_METRICS" value: { '
+                    'string_value: "true" } }`.'
+                ),
             ),
             Action(
                 "Restart the server with the flags of the signal.",
@@ -327,7 +330,7 @@ MEASUREMENT = (
         steps=(
             Step(
                 "queries",
-                "There is no result. Query the metrics one by one, first without labels.",
+                "There is no result: the target, a metric or a label is missing.",
                 "measurement",
             ),
         ),

@@ -39,7 +39,7 @@ listen gateway
     server server 127.0.0.1:1 check {parameters}
 """
 UNKNOWN_KEYWORD = r"unknown keyword|\(got "
-PRODUCTS = "(?:Envoy|HAProxy|nginx|Istio|in )"
+PRODUCTS = "(?:Envoy|HAProxy|NGINX|Istio|in )"
 NGINX_SERVER = {"max_conns": "max_conns=1"}
 HAPROXY_SERVER = {"slowstart": "slowstart 10s"}
 """Parameters of a server, with a value."""
@@ -108,7 +108,7 @@ def test_nginx_has_the_directives_of_playbooks(part: Part, tmp_path: Path):
         config.write_text(NGINX.format(folder=tmp_path, **parts))
         return run(program, "-t", "-e", "stderr", "-p", tmp_path, "-c", config)
 
-    found = settings("nginx")
+    found = settings("NGINX")
     maps = "".join(span for span in found if span.startswith("map "))
     assert NGINX_SERVER.keys() <= set(found)
     directives = [
