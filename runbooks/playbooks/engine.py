@@ -20,9 +20,10 @@ ENGINE = (
         ),
         meaning=(
             "The engine has active sequences and finishes no iteration: no stream of the model "
-            "receives a token. The process responds, so Triton's health endpoints return 200. In a "
-            "multi-GPU engine the usual state is one rank that waits for another one: the GPUs "
-            "that wait show 100% utilization, the other one 0."
+            "receives a token. The process responds, so health endpoints return 200: Triton's, and "
+            "`/health` of older releases of trtllm-serve. In a multi-GPU engine the usual state is "
+            "one rank that waits for another one: the GPUs that wait show 100% utilization, the "
+            "other one 0."
         ),
         impact=(
             "Every stream on the instance hangs until a client or gateway times out, and new "

@@ -18,7 +18,7 @@ LOADING = (
         ),
         meaning=(
             "An instance or a model has started and receives its full share of traffic before it "
-            "is warm. Kernels and graphs are prepared at the first requests of each shape, the "
+            "is warm. Some kernels and graphs are prepared at the first requests of a shape, the "
             "prefix cache is empty, and while the model loads its share of the capacity is "
             "missing elsewhere."
         ),
@@ -150,8 +150,9 @@ LOADING = (
             ),
             Step(
                 "sources",
-                "The server is gone: it exits when a model fails at startup, because "
-                "`--exit-on-error` is true by default.",
+                "The server is gone: Triton exits when a model fails at startup, because "
+                "`--exit-on-error` is true by default, and trtllm-serve listens only after the "
+                "load.",
                 "artifact or configuration",
             ),
             Step(
