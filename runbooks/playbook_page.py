@@ -109,7 +109,8 @@ def _diagnosis(plan: Plan, playbook: Playbook, others: Mapping[str, Playbook]) -
 
 def _mitigation(playbook: Playbook) -> Iterator[str]:
     """Yield the mitigations as a numbered list, in the order to try them."""
-    yield "\n".join(_item(number, action) for number, action in enumerate(playbook.actions, 1))
+    # MkDocs does not end an item with a nested list before an empty line.
+    yield "\n\n".join(_item(number, action) for number, action in enumerate(playbook.actions, 1))
     if any(action.effort == _RESTART for action in playbook.actions):
         yield f"### {_RESTART_TITLE}"
         yield _RESTART_TABLE

@@ -326,6 +326,13 @@ def test_settings_of_several_products_are_a_list_within_their_action():
     assert set(costs) == {3}
 
 
+def test_an_empty_line_ends_each_mitigation():
+    for path, text in PAGES.items():
+        mitigation = text.partition("\n## Mitigation\n")[2].partition("\n## ")[0]
+        numbered = re.findall(r"^\d+\. ", mitigation, re.MULTILINE)
+        assert len(re.findall(r"\n\n\d+\. ", f"\n{mitigation}")) == len(numbered), path
+
+
 def test_reversible_mitigations_come_first():
     for cause in PLAYBOOKS.values():
         at_once = [action.effort == "Reversible at once" for action in cause.actions]
