@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 
@@ -26,13 +26,14 @@ class Shape:
     """A series: its level, or its increase per second if ``counter``.
 
     ``before`` is that of yesterday, by default as today; None is no series. ``minutes`` are the
-    last ones in which today's series exists.
+    last ones in which today's series exists; ``burst`` is the level of the last one.
     """
 
     now: float
     before: float | None
     counter: bool
     minutes: float = MINUTES
+    burst: float | None = None
 
 
 Data = Mapping[str, Shape]
@@ -244,7 +245,8 @@ CASES: Mapping[str, Case] = {
         recorded("slo:error_ratio:rate5m", 0.001), recorded("slo:error_ratio:rate5m", 0.2)
     ),
     "more_events": Case(
-        recorded("slo:total:increase1m", 600), recorded("slo:total:increase1m", 1800, 600)
+        {of("slo:total:increase1m", slo="one"): Shape(600, 600, counter=False, burst=1500)},
+        recorded("slo:total:increase1m", 1800, 600),
     ),
     "versions": Case(versions(0.002), versions(0.5)),
     "instances": Case(http(0.01), http(3), "bad_events", HTTP),
@@ -406,8 +408,8 @@ def openmetrics(now: int) -> Iterator[str]:
             for series, shape in data.items():
                 labelled = _labelled(series, name)
                 if shape.before is not None and state != "young":
-                    yield from _lines(labelled, shape, shape.before, now - DAY, MINUTES)
-                yield from _lines(labelled, shape, shape.now, now, shape.minutes)
+                    yield from _lines(labelled, shape, now - DAY, today=False)
+                yield from _lines(labelled, shape, now, today=True)
     yield "# EOF\n"
 
 
@@ -427,7 +429,11 @@ def _labelled(series: str, name: str) -> str:
     return f"{metric}{{{','.join(filter(None, (labels, *added)))}}}"
 
 
-def _lines(series: str, shape: Shape, value: float, end: int, minutes: float) -> Iterable[str]:
+def _lines(series: str, shape: Shape, end: int, *, today: bool) -> Iterator[str]:
+    value = shape.now if today else shape.before
+    assert value is not None
+    minutes, burst = (shape.minutes, shape.burst) if today else (MINUTES, None)
     for age in range(int(minutes * 60), -120, -EVERY):
-        grown = value * (MINUTES * 60 - age) if shape.counter else value
+        level = value if burst is None or age > 60 else burst
+        grown = value * (MINUTES * 60 - age) if shape.counter else level
         yield f"{series} {grown:g} {end - age}\n"
