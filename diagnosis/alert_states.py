@@ -89,6 +89,8 @@ class AlertStates:
             verdict = "failed"
         elif self.warnings and not found:
             verdict, reason = "no_data", f"the result may be partial: {'; '.join(self.warnings)}"
+        elif not found and not self.burn_rates:
+            verdict, reason = "no_data", "no objective has a recent error ratio"
         return CheckResult(key, question, "", self.query, "no result", verdict, found, reason)
 
 

@@ -12,8 +12,11 @@ from diagnosis.evidence import Evidence, Hypothesis, default_evidence
 from diagnosis.posterior import posterior, weights
 from diagnosis.sidecar_status import SidecarStatus
 from diagnosis.verdict import Decision, Verdict, decide, title
+from runbooks.markdown import playbook_file
 from runbooks.playbook import Playbook
 from runbooks.playbooks import PLAYBOOKS
+from runbooks.service import folder
+from slos import names
 from slos.plan import Plan, PlannedObjective
 
 SECONDS = 60.0
@@ -160,8 +163,11 @@ def applicable(evidence: Evidence, objectives: Sequence[PlannedObjective]) -> tu
 
 
 def page(plan: Plan, playbook: str) -> str:
-    """Return the path of a playbook's page below the output of ``tokenslo generate``."""
-    return f"runbooks/{plan.service.service}/playbooks/{playbook.replace('_', '-')}.md"
+    """Return the URL of a playbook's page, or its path below the output of ``generate``."""
+    file, base = playbook_file(playbook), plan.service.runbooks
+    if base and "{alert}" not in base:
+        return names.runbook_url(base, plan.service.service, file.removesuffix(".md"))
+    return f"{folder(plan.service.service)}/{file}"
 
 
 def _objectives(

@@ -13,8 +13,10 @@ from diagnosis_scenarios import answers, fires, recorded_targets
 from fake_prometheus import FakePrometheus, Result, serving
 from service_example import example, objective
 
+from diagnosis.diagnosis import page
 from diagnosis.recorded_plans import recorded_plans
 from promql.client import Sample
+from runbooks.playbooks import PLAYBOOKS
 from slos import names
 from slos.model import Objective, Service
 from tokenslo.cli import main
@@ -132,6 +134,14 @@ def test_diagnosis_of_a_file_needs_no_recorded_target(
     assert found(capsys, evaluate, "--slo", str(path))["causes"][0]["key"] == "kv_pressure"
 
 
+def test_page_is_below_the_runbooks_of_the_file() -> None:
+    assert page(example(), "kv_pressure") == (
+        "https://runbooks.example.com/chat/playbooks/kv-pressure.md"
+    )
+    of_alerts = example(runbooks="https://runbooks.example.com/{service}/{alert}")
+    assert page(of_alerts, "kv_pressure") == "runbooks/chat/playbooks/kv-pressure.md"
+
+
 def test_alert_that_does_not_fire_is_diagnosed_and_says_so(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -148,7 +158,8 @@ def test_cause_alert_selects_the_objectives_that_it_explains(
     assert document["alert_state"] == "firing"
     assert [each["name"] for each in document["objectives"]] == ["ttft"]
     keys = [each["check"] for each in document["checks"]]
-    assert keys[2:5] == ["kv", "waiting", "batch"]  # in the order of its page
+    steps = [step.check for step in PLAYBOOKS["kv_pressure"].steps]
+    assert keys[2:][: len(steps)] == steps
 
 
 def test_burn_rates_select_the_objectives_where_no_alert_fires(
