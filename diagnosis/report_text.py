@@ -160,8 +160,8 @@ def _mitigation(cause: RankedCause) -> Iterator[str]:
     assert cause.playbook is not None  # noqa: S101  (of named causes)
     action = cause.playbook.actions[0]
     yield f"First mitigation: {action.do}"
-    if action.setting:
-        yield f"  setting: {action.setting}"
+    for setting in action.setting.splitlines():
+        yield f"  setting: {setting}"
     if action.risk:
         yield f"  risk: {action.risk}"
     yield f"  effort: {action.effort.lower()}"

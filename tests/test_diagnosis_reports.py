@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from diagnosis.check_results import CheckResult
 from diagnosis.diagnosis import Diagnosis, ObjectiveState, RankedCause
@@ -206,3 +207,11 @@ def test_json_is_the_expected_one() -> None:
         "samples": [{"labels": {"version": "1"}, "value": 0.0012345}],
         "reason": None,
     }
+
+
+def test_each_product_of_a_setting_has_a_line() -> None:
+    action = replace(PLAYBOOK.actions[0], setting="NGINX: `a`.\nEnvoy: `b`.")
+    cause = replace(DIAGNOSIS.causes[0], playbook=replace(PLAYBOOK, actions=(action,)))
+    diagnosis = replace(DIAGNOSIS, causes=(cause, *DIAGNOSIS.causes[1:]))
+    assert "\n  setting: NGINX: `a`.\n  setting: Envoy: `b`.\n" in as_text(diagnosis)
+    assert "\n  - setting: NGINX: `a`.\n  - setting: Envoy: `b`.\n" in as_markdown(diagnosis)
