@@ -174,8 +174,8 @@ flowchart TD
             "prompt lengths differ between versions",
         ),
         meaning=(
-            "The canary was compared with production under other traffic, so its result did not "
-            "say how the version behaves in production. These differences matter most:\n\n"
+            "The canary was compared with production under other traffic, so its result was not "
+            "valid for production. The usual differences:\n\n"
             "- *Prompt lengths*: routing by user, tenant or path gave the canary shorter prompts.\n"
             "- *Prefix cache*: a canary with few clients hits its cache nearly always, or, just "
             "started, never.\n"
