@@ -6,7 +6,7 @@ import queue
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from lab.engine import SimulatedEngine
 from lab.engine_events import EngineEvent, EngineRequest
 from lab.engine_faults import EngineFaults, FaultsFile, simulate_load, write_faults
 from lab.engine_settings import EngineSettings
+from tests.polling import wait_until
 
 PATIENCE = 20.0
 ROOT = Path(__file__).parents[1]
@@ -141,13 +142,6 @@ def driver(faults_file: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Drive
     running.close()
 
 
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.002)
-
-
 def test_a_stalled_engine_generates_no_token_until_the_fault_ends(
     driver: Driver, faults_file: Path
 ) -> None:
@@ -161,10 +155,10 @@ def test_a_stalled_engine_generates_no_token_until_the_fault_ends(
         time.sleep(0.05)  # 25 steps of a running engine
         return events.qsize() == before
 
-    until(is_still)
+    wait_until(is_still, PATIENCE)
     stalled_at = events.qsize()
     faults_file.unlink()
-    until(lambda: events.qsize() > stalled_at)
+    wait_until(lambda: events.qsize() > stalled_at, PATIENCE)
 
 
 def test_an_idle_driver_applies_faults_to_the_next_request(
@@ -177,7 +171,7 @@ def test_an_idle_driver_applies_faults_to_the_next_request(
         driver.submit(EngineRequest(("a",), 1), events.put)
         return events.get(timeout=PATIENCE).text
 
-    until(lambda: answered() == "")
+    wait_until(lambda: answered() == "", PATIENCE)
 
 
 def test_a_crash_kills_the_process_of_the_engine(faults_file: Path) -> None:

@@ -1,11 +1,13 @@
 """Play incidents: ``python -m lab.incidents [KEY…] [--seed N]… [--jobs N] [--json FILE]``.
 
 Each run is a process of its own, so that its clients' measurements do not wait for other runs.
+Ctrl-C stops all of them and their servers.
 """
 
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from argparse import ArgumentParser, Namespace
@@ -60,7 +62,7 @@ def _arguments() -> Namespace:
     parser.add_argument("--jobs", type=int, default=1, help="Runs at once. Default: 1.")
     parser.add_argument("--json", metavar="FILE", help="Write results as JSON; - prints them.")
     parser.add_argument(
-        "--one", action="store_true", help="Play in this process and print JSON lines."
+        "--one", action="store_true", help="Play one run in this process and print its result."
     )
     given = parser.parse_args()
     unknown = [key for key in given.keys if key not in CATALOGUE]
@@ -103,6 +105,9 @@ def _play_there(
 
 
 def _play_here(key: str, seed: int) -> int:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _stop_once)
+
     def progress(text: str) -> None:
         if _CONSOLE.is_terminal:
             _CONSOLE.print(f"[dim]·[/dim] {text}", highlight=False)
@@ -115,6 +120,13 @@ def _play_here(key: str, seed: int) -> int:
             return 2
     print(json.dumps(result.json()))
     return 0
+
+
+def _stop_once(*_: object) -> None:
+    """Stop the servers; further signals must not interrupt that."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 def _summary(result: IncidentResult) -> str:

@@ -44,9 +44,19 @@ def _kv_pressure(pick: random.Random) -> Script:
 
 
 def _stuck_decode(pick: random.Random) -> Script:
-    """Hang the engine's thread: no token comes, and every health endpoint returns 200."""
+    """Hang the engine's thread: no token comes, and every health endpoint returns 200.
+
+    The engine has sequences then.  If it hung while it was idle, its gauges would stay at 0
+    sequences, and only a tap would see the requests that wait.
+    """
     rate = round(pick.uniform(3.0, 4.0), 1)
-    load = replace(HEALTHY_LOAD, rate=rate, request_seconds=20.0, seed=pick.getrandbits(32))
+    load = replace(
+        HEALTHY_LOAD,
+        rate=rate,
+        max_tokens=(60, 100),
+        request_seconds=20.0,
+        seed=pick.getrandbits(32),
+    )
     at = round(pick.uniform(0.0, 3.0), 1)
     return Script(
         {"rate": rate, "stalled_at": at},
@@ -71,7 +81,11 @@ INCIDENTS = (
         key="stuck-decode",
         title="decoding is stuck while health endpoints return 200",
         script=_stuck_decode,
-        alerts=(ExpectedAlert("DecodeStuck", 30),),
+        alerts=(
+            ExpectedAlert("DecodeStuck", 30),
+            ExpectedAlert("FirstTokenErrorBudgetBurn", 45, WITH_TAP),
+            ExpectedAlert("GoodputErrorBudgetBurn", 45, WITH_TAP),
+        ),
         diagnosis=in_columns("stuck_decode"),
     ),
 )
