@@ -25,7 +25,8 @@ def supervise(command: list[str], grace: float) -> int:
         return 127
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, _: _signal(server, number))
-    print(server.pid, flush=True)
+    with suppress(BrokenPipeError):  # the parent has died: its end of standard input is closed
+        print(server.pid, flush=True)
     ended, holder = os.pidfd_open(server.pid), sys.stdin.fileno()
     select.select([ended, holder], [], [])
     _signal(server, signal.SIGTERM)

@@ -9,11 +9,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from lab import process
+from lab import process, process_supervisor
 from lab.process import HOST, ServerError, ServerProcess, get, serve
 from tests.polling import wait_until
 
@@ -118,6 +119,26 @@ def test_server_ends_when_its_parent_is_killed(holder: subprocess.Popen[str]) ->
         holder.kill()
         holder.wait()
         wait_until(lambda: not runs(pid))
+
+
+def test_server_ends_when_its_parent_dies_while_it_starts(tmp_path: Path) -> None:
+    readable, writable = os.pipe()
+    os.close(readable)  # as the pipe of a parent that was killed
+    server = [sys.executable, "-c", "import time; time.sleep(300)", str(tmp_path)]
+    with os.fdopen(writable, "wb") as stdout:
+        subprocess.run(
+            [sys.executable, process_supervisor.__file__, "5", *server],
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=subprocess.DEVNULL,
+        )
+    assert not [path for path in Path("/proc").glob("[0-9]*/cmdline") if has(path, tmp_path)]
+
+
+def has(cmdline: Path, text: object) -> bool:
+    with suppress(OSError):
+        return str(text).encode() in cmdline.read_bytes()
+    return False
 
 
 def test_ctrl_c_reaches_only_the_parent(holder: subprocess.Popen[str]) -> None:

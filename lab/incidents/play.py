@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import time
@@ -11,8 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from diagnosis import Diagnosis
-from diagnosis.report_json import as_object
+from diagnosis import Diagnosis, as_json
 from diagnosis.report_text import verdict_text
 from lab.incidents import stage as stages
 from lab.incidents.diagnose import diagnose_column
@@ -208,7 +208,7 @@ def _result(run: IncidentRun, column: Column, lasted: float) -> ColumnResult:
     at, diagnosis = run.diagnoses[column]
     alerts = sorted(run.fired[column].values(), key=lambda alert: alert.seconds)
     missed = tuple(run.missed(column, lasted))
-    return ColumnResult(tuple(alerts), missed, as_object(diagnosis), at)
+    return ColumnResult(tuple(alerts), missed, json.loads(as_json(diagnosis)), at)
 
 
 def _cpu_seconds(server: ServerProcess) -> float:
