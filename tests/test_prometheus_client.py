@@ -21,7 +21,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from promql.client import PrometheusError, QueryTooLargeError, Sample, Series, query, query_range
+from promql.client import (
+    PrometheusError,
+    QueryResult,
+    QueryTooLargeError,
+    Sample,
+    Series,
+    query,
+    query_range,
+)
 
 ONE = json.dumps({"status": "success", "data": {"resultType": "scalar", "result": [0, "1"]}})
 Reply = tuple[int, dict[str, str], bytes]
@@ -357,3 +365,28 @@ def test_headers_that_http_does_not_allow_are_refused(server: Server) -> None:
     error = reason(server.url, headers={"X": "a\r\nY: b"})
     assert error.startswith(f"cannot reach Prometheus at {server.url}: ")
     assert server.requests == []
+
+
+def test_warnings_and_the_time_of_a_query(server: Server) -> None:
+    document = {
+        "status": "success",
+        "data": {"resultType": "vector", "result": [{"metric": {}, "value": [0, "1"]}]},
+        "warnings": ["store is unreachable", "PromQL info: metric might not be a counter"],
+    }
+    server.reply = lambda _: ok(json.dumps(document))
+    found = query(server.url, "up", time=12.5)
+    assert found == [Sample({}, 1.0)]
+    assert found.warnings == ("store is unreachable",)
+    assert server.requests[-1].params == {"query": "up", "time": "12.5"}
+    query(server.url, "up")
+    assert server.requests[-1].params == {"query": "up"}
+    del document["warnings"]
+    assert query(server.url, "up").warnings == ()
+    assert QueryResult([Sample({}, 1.0)]) == [Sample({}, 1.0)]
+
+
+def test_native_histogram_has_no_value(server: Server) -> None:
+    result = [{"metric": {"a": "b"}, "histogram": [0, {"count": "1"}]}]
+    data = {"resultType": "vector", "result": result}
+    server.reply = lambda _: ok(json.dumps({"status": "success", "data": data}))
+    assert query(server.url, "up") == []
