@@ -23,7 +23,7 @@ class EngineFaults:
     With ``ignore_cancel`` the engine does not honour cancellations.  ``crash`` kills the process.
 
     A model that is being loaded waits for ``load_seconds`` first, and fails with ``load_error``
-    if that is not empty.
+    if that is not empty.  A stage of an ensemble takes ``stage_seconds`` for each request.
     """
 
     stalled: bool = False
@@ -36,14 +36,15 @@ class EngineFaults:
     crash: bool = False
     load_seconds: float = 0.0
     load_error: str = ""
+    stage_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         if self.answers not in get_args(Answers):
             raise ValueError(f"answers {self.answers!r} is none of {', '.join(get_args(Answers))}")
         if min(self.step_factor, self.prefill_factor) <= 0:
             raise ValueError("step_factor and prefill_factor must be positive")
-        if not 0 <= self.fail_share <= 1 or self.load_seconds < 0:
-            raise ValueError("fail_share must be 0 to 1, load_seconds not negative")
+        if not 0 <= self.fail_share <= 1 or min(self.load_seconds, self.stage_seconds) < 0:
+            raise ValueError("fail_share must be 0 to 1, load_ and stage_seconds not negative")
         if self.kv_blocks is not None and self.kv_blocks < 1:
             raise ValueError("kv_blocks must be at least 1")
 

@@ -1,5 +1,8 @@
 """Write the model `tensorrt_llm` as a Triton model repository, and read its settings.
 
+An ensemble puts a tokenizing stage before the model and a detokenizing one behind it, as
+tensorrtllm_backend does.
+
 The model imports the engine from this package, which :mod:`lab.triton` puts on its path.  Every
 setting is a string parameter of config.pbtxt, as Triton requires.
 """
@@ -39,6 +42,47 @@ output [
 instance_group [ {{ kind: KIND_CPU count: 1 }} ]
 {parameters}
 """
+_STAGE = """\
+backend: "python"
+max_batch_size: 0
+input [ {{ name: "{input}" data_type: TYPE_STRING dims: [ 1 ] }} ]
+output [ {{ name: "{output}" data_type: TYPE_STRING dims: [ 1 ] }} ]
+instance_group [ {{ kind: KIND_CPU count: {instances} }} ]
+parameters {{ key: "faults_file" value {{ string_value: {faults_file} }} }}
+"""
+_ENSEMBLE = """\
+platform: "ensemble"
+max_batch_size: 0
+input [
+  {{ name: "text_input" data_type: TYPE_STRING dims: [ 1 ] }},
+  {{ name: "max_tokens" data_type: TYPE_INT32 dims: [ 1 ] }},
+  {{ name: "stream" data_type: TYPE_BOOL dims: [ 1 ] }}
+]
+output [ {{ name: "text_output" data_type: TYPE_STRING dims: [ 1 ] }} ]
+ensemble_scheduling {{
+  step [
+    {{
+      model_name: "preprocessing" model_version: -1
+      input_map {{ key: "query" value: "text_input" }}
+      output_map {{ key: "prompt" value: "prompt" }}
+    }},
+    {{
+      model_name: "{model}" model_version: -1
+      input_map {{ key: "text_input" value: "prompt" }}
+      input_map {{ key: "max_tokens" value: "max_tokens" }}
+      input_map {{ key: "stream" value: "stream" }}
+      output_map {{ key: "text_output" value: "tokens" }}
+    }},
+    {{
+      model_name: "postprocessing" model_version: -1
+      input_map {{ key: "tokens" value: "tokens" }}
+      output_map {{ key: "text" value: "text_output" }}
+    }}
+  ]
+}}
+"""
+_STAGES = (("preprocessing", "query", "prompt", 3), ("postprocessing", "tokens", "text", 1))
+"""Stages of the ensemble: name, input, output, instances."""
 _ALL_VERSIONS = "version_policy: { all {} }\n"
 _PARAMETER = 'parameters {{ key: "{}" value {{ string_value: {} }} }}'
 
@@ -89,6 +133,23 @@ def write_repository(
         _CONFIG.format(policy=policy, parameters="\n".join(parameters))
     )
     return home
+
+
+def write_ensemble(folder: Path, model: str, name: str = "ensemble", faults_file: str = "") -> None:
+    """Write the ensemble `name` around `model`, and its other stages, into a model repository.
+
+    `faults_file` is the stages' file of faults, with fields for model and version.
+    """
+    for stage, given, result, instances in _STAGES:
+        (folder / stage / "1").mkdir(parents=True)
+        shutil.copy(Path(__file__).with_name("served_stage.py"), folder / stage / "1/model.py")
+        (folder / stage / "config.pbtxt").write_text(
+            _STAGE.format(
+                input=given, output=result, instances=instances, faults_file=_quoted(faults_file)
+            )
+        )
+    (folder / name / "1").mkdir(parents=True)
+    (folder / name / "config.pbtxt").write_text(_ENSEMBLE.format(model=model))
 
 
 def read_settings(config: Mapping[str, Any]) -> tuple[EngineSettings, ModelSettings]:

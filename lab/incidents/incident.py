@@ -21,6 +21,7 @@ COLUMNS: tuple[Column, ...] = get_args(Column)
 WITH_TAP: tuple[Column, ...] = ("proxy", "capture")
 
 MODEL = "tensorrt_llm"
+ENSEMBLE = "ensemble"
 HEALTHY_LOAD = LoadSettings(
     rate=3.0,
     seconds=3600.0,
@@ -56,7 +57,9 @@ class Script:
 
     ``gateway`` is between the clients and the server; its settings may change while it runs.  With
     ``metrics_gateway`` the sidecars read Triton's metrics through an nginx, which a fault can stop.
-    ``versions`` of the model are served at once.
+    ``versions`` of the model are served at once.  With ``ensemble`` clients call the model
+    :data:`ENSEMBLE`, whose stages are preprocessing, the engine and postprocessing; the SLO files
+    select the model that clients call.
     """
 
     parameters: Mapping[str, float | int | str]
@@ -66,6 +69,7 @@ class Script:
     model: ModelSettings = field(default_factory=ModelSettings)
     server: Literal["triton", "trtllm-serve"] = "triton"
     versions: tuple[int, ...] = (1,)
+    ensemble: bool = False
     gateway: GatewaySettings | None = None
     metrics_gateway: bool = False
     healthy_seconds: float = 30.0

@@ -26,11 +26,11 @@ from lab import prometheus, toolchain, triton, trtllm_server
 from lab.gateway import Gateway, NginxSettings
 from lab.incidents.compression import TimeScale
 from lab.incidents.history import write_history
-from lab.incidents.incident import COLUMNS, MODEL, Column, Script
+from lab.incidents.incident import COLUMNS, ENSEMBLE, MODEL, Column, Script
 from lab.load import Load, running_load
 from lab.process import HOST, ServerProcess, free_ports, serve
 from lab.prometheus import Prometheus
-from lab.repository import write_repository
+from lab.repository import write_ensemble, write_repository
 from lab.stack import ENGINES, ModelServer, Stack, tokenslo
 from lab.toolchain import Progress
 from lab.trtllm_serve.settings import ServeSettings
@@ -117,7 +117,7 @@ def running(
         program = toolchain.program("prometheus", progress)
         promtool = toolchain.program("promtool", progress)
         progress("generating rules and history")
-        slo_files = {column: _slo_file(folder, column) for column in columns}
+        slo_files = {column: _slo_file(script, folder, column) for column in columns}
         rules = threads.submit(_rules, folder, slo_files)
         history = threads.submit(
             write_history, promtool, slo_files, script.load.rate, folder, folder / "prometheus/data"
@@ -167,7 +167,7 @@ def _faults_file(folder: Path, model: str, version: int | str) -> Path:
 # Rules
 
 
-def _slo_file(folder: Path, column: Column) -> Path:
+def _slo_file(script: Script, folder: Path, column: Column) -> Path:
     """Write the SLO file of a column: the example's, for the series of one sidecar.
 
     It has one more objective, which timeouts of gateways burn.
@@ -175,11 +175,15 @@ def _slo_file(folder: Path, column: Column) -> Path:
     template = next(filter(Path.exists, _TEMPLATES))
     content = yaml.safe_load(template.read_text())
     content["service"] = service_name(column)
-    content["selector"] = {"model": MODEL, "column": column}
+    content["selector"] = {"model": _called_model(script), "column": column}
     content["objectives"].append(_DISCONNECTS)
     path = folder / f"{column}.slo.yaml"
     path.write_text(yaml.safe_dump(content, sort_keys=False))
     return path
+
+
+def _called_model(script: Script) -> str:
+    return ENSEMBLE if script.ensemble else MODEL
 
 
 def _rules(folder: Path, slo_files: Mapping[Column, Path]) -> list[Path]:
@@ -213,10 +217,12 @@ def _triton(script: Script, folder: Path, slo: Path, progress: Progress) -> Mode
     home, models = triton.install(progress), folder / "models"
     faults = _faults_file(folder, "{model}", "{version}")
     engine = replace(script.engine, faults_file=str(faults))
-    boundaries = first_response_boundaries(load_file(slo).services, MODEL)
+    boundaries = first_response_boundaries(load_file(slo).services, _called_model(script))
     model = replace(script.model, first_response_buckets_ms=boundaries)
     write_repository(models, MODEL, engine, model, versions=script.versions)
-    server = triton.start(home, models, folder / "triton", load=[MODEL])
+    if script.ensemble:
+        write_ensemble(models, MODEL, ENSEMBLE, str(faults))
+    server = triton.start(home, models, folder / "triton", load=[_called_model(script)])
     flags = ("--triton", server.url, "--triton-metrics", server.metrics)
     return ModelServer(ENGINES["triton"], server, server.metrics, flags)
 

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import aiohttp
 
 from lab.load.apis import APIS
-from lab.load.settings import LoadSettings
+from lab.load.settings import LoadSettings, LoadTarget
 from lab.load.summary import LoadResults, Outcome
 
 # Time-out of a client that disconnects before its first token: less than a prefill takes.
@@ -59,11 +59,11 @@ class ClientPlan:
 def plan_client(settings: LoadSettings, pick: random.Random) -> ClientPlan:
     """Choose a client's request and behaviour."""
     api = APIS[settings.protocol]
-    targets = {(each.model, each.version): each.share for each in settings.other_targets}
-    model, version = _choose(pick, targets, (settings.model, ""))
+    targets = {each: each.share for each in settings.other_targets}
+    target = _choose(pick, targets, LoadTarget(1.0, settings.model))
     max_tokens = pick.choice(settings.max_tokens)
     body: dict[str, object] = {
-        **api.prompt(model, _prompt(settings, pick)),
+        **api.prompt(target.model, _prompt(settings, target, pick)),
         "max_tokens": max_tokens,
         "stream": True,
     }
@@ -71,7 +71,7 @@ def plan_client(settings: LoadSettings, pick: random.Random) -> ClientPlan:
         settings.backoff_seconds * 2**retry * pick.uniform(0.5, 1)
         for retry in range(settings.retries)
     )
-    plan = partial(ClientPlan, settings, api.path(model, version))
+    plan = partial(ClientPlan, settings, api.path(target.model, target.version))
     match _choose(pick, settings.shares, "completes"):
         case "disconnect_before_first_token":
             return plan(body, disconnect_age=pick.uniform(*_EARLY_DISCONNECT_SECONDS))
@@ -192,8 +192,8 @@ def _slow_socket(address: tuple[Any, ...]) -> socket.socket:
     return slow
 
 
-def _prompt(settings: LoadSettings, pick: random.Random) -> str:
-    words = pick.choice(settings.prompt_words)
+def _prompt(settings: LoadSettings, target: LoadTarget, pick: random.Random) -> str:
+    words = pick.choice(target.prompt_words or settings.prompt_words)
     common, own = f"p{pick.randrange(max(1, settings.prefixes))}", f"r{pick.getrandbits(48)}"
     shared = min(words, settings.prefix_words)
     return " ".join([f"{common}.{n}" for n in range(shared)] + [own] * (words - shared))

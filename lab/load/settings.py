@@ -13,11 +13,13 @@ class LoadTarget:
     """A share of the requests that goes to another model, or to another version of a Triton model.
 
     A version is part of the path of Triton's ``generate_stream``; the other APIs have none.
+    ``prompt_words`` are its lengths to choose from, by default those of all requests.
     """
 
     share: float
     model: str
     version: str = ""
+    prompt_words: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
