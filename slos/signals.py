@@ -48,7 +48,10 @@ LORA_LABELS = ("max_lora", "running_lora_adapters", "waiting_lora_adapters")
 """Labels of the model-server protocol: how many adapters fit in a batch, and two lists of names."""
 TENANT = "tenant"
 OUTCOMES = ("ok", "error", "rejected", "timeout", "cancelled", "invalid", "disconnected")
-"""``invalid`` is an invalid request (HTTP 400, gRPC INVALID_ARGUMENT): a client error."""
+"""``invalid`` is an invalid request (HTTP 400, gRPC INVALID_ARGUMENT): a client error.
+
+A request for an expected model that the server has not loaded (HTTP 404) is an ``error``.
+"""
 PHASES = ("before_first_token", "mid_stream", "complete")
 """Last phase of a stream."""
 DISCONNECT_PHASES = PHASES[:2]

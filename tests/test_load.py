@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import random
 import threading
 import time
 from collections import Counter
@@ -24,6 +25,7 @@ from lab.load import (
     LoadTarget,
     running_load,
 )
+from lab.load.client import plan_client
 from tests.polling import until, wait_until
 
 FIRST = 0.04
@@ -370,6 +372,17 @@ async def test_requests_are_shared_between_models_and_versions() -> None:
     }
     assert 25 < counts["tensorrt_llm/versions/2/generate_stream"] < 75
     assert 25 < counts["draft/generate_stream"] < 75
+
+
+def test_a_target_can_have_prompts_of_its_own() -> None:
+    canary = LoadTarget(0.5, "tensorrt_llm", "2", prompt_words=(3,))
+    settings = replace(STAYING, prompt_words=(40,), other_targets=(canary,))
+    plans = [plan_client(settings, random.Random(seed)) for seed in range(40)]
+    lengths = {(plan.path, len(f"{plan.body['text_input']}".split())) for plan in plans}
+    assert lengths == {
+        ("/v2/models/tensorrt_llm/generate_stream", 40),
+        ("/v2/models/tensorrt_llm/versions/2/generate_stream", 3),
+    }
 
 
 async def test_the_seed_determines_requests_whatever_their_order() -> None:

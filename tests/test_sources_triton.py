@@ -179,6 +179,10 @@ class TestParts:
         assert broken(snapshot) == {"metrics": "malformed"}
         assert words in str(snapshot.parts["metrics"])
 
+    async def test_a_server_without_a_loaded_model_is_a_triton(self) -> None:
+        body = "# TYPE nv_pinned_memory_pool_used_bytes gauge\nnv_pinned_memory_pool_used_bytes 0\n"
+        assert broken(await scrape(metrics=body)) == {}
+
     @pytest.mark.parametrize("body", ["{}", "nonsense", '{"error": "no"}'])
     async def test_an_index_that_is_no_list(self, body: str) -> None:
         snapshot = await scrape(instead={"/v2/repository/index": answers(200, body)})

@@ -757,6 +757,15 @@ def test_expected_models_are_tracked_despite_invented_names() -> None:
     assert requests_of(recorder, "llama") == 1
 
 
+@pytest.mark.parametrize("reason", ["404", "NOT_FOUND"])
+def test_an_expected_model_that_is_not_found_has_failed(reason: str) -> None:
+    recorder = StreamRecorder({}, expected=["llama"])
+    play(recorder, stream(), ended(101.0, "invalid", reason))
+    play(recorder, stream(version="77"), ended(101.0, "invalid", reason))
+    play(recorder, stream(), ended(101.0, "invalid", "400"))
+    assert value(recorder, "requests", outcome="error") == 1
+
+
 def requests_of(recorder: StreamRecorder, model: str) -> float:
     return sum(
         count

@@ -63,6 +63,10 @@ class ModelRegistry:
         """Return the name of the only known model, empty if there are several or none."""
         return next(iter(self._known)) if len(self._known) == 1 else ""
 
+    def expects(self, name: str) -> bool:
+        """Return whether the SLO file or ``--expect-model`` has the name."""
+        return name in self._expected
+
     def requested(self, name: str, version: str, endpoint: Endpoint) -> ModelMetrics | None:
         """Return the model of a request; None if too many models are unconfirmed.
 

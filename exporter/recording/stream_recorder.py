@@ -62,6 +62,8 @@ _NOT_CONFIRMING = (
     *("408", "502", "503", "504"),
     *("deadline_exceeded", "in_band", "reset", "truncated", "unavailable"),
 )
+# Reasons of invalid requests for a model that does not exist, or is not loaded.
+_NOT_FOUND = ("404", "not_found")
 
 
 class ReadLag(Protocol):
@@ -267,6 +269,8 @@ class StreamRecorder:
             return
         if outcome in _CONFIRMING and reason.lower() not in _NOT_CONFIRMING:
             self._confirm_model(stream, live)
+        if outcome == "invalid" and self._is_unavailable(stream, reason):
+            outcome = "error"
         self._record_failure(stream, live, outcome, time)
         model, delivered, end = self._remove(stream, live), stream, time
         confirmed = outcome != "invalid"
@@ -306,6 +310,11 @@ class StreamRecorder:
         known = times(delivered, end, tpot)
         evaluate_ended(model, delivered, live.evaluation, end, outcome, tenant, known)
         self.genai.ended(model, delivered, end, outcome, tpot)
+
+    def _is_unavailable(self, stream: Stream, reason: str) -> bool:
+        """Return whether a server has no model of an expected name: the request was right."""
+        named = self._models.expects(stream.model) and not stream.version
+        return named and reason.lower() in _NOT_FOUND
 
     def lost(self, stream: Stream) -> None:
         """Discard a stream with missing bytes."""

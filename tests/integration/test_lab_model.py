@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from lab.engine_settings import EngineSettings
 from lab.load import Load, LoadSettings
 from lab.process import get
-from lab.repository import ModelSettings, write_repository
+from lab.repository import ModelSettings, write_ensemble, write_repository
 from lab.triton import Triton
 from tests.polling import wait_until
 
@@ -80,6 +80,7 @@ def server(
     folder = tmp_path_factory.mktemp("triton")
     for name, (engine, model) in MODELS.items():
         write_repository(folder / "models", name, engine, model)
+    write_ensemble(folder / "models", "tensorrt_llm", faults_file=f"{folder}/{{model}}.json")
     with triton(folder / "models", folder) as running:
         yield running
 
@@ -119,6 +120,10 @@ def stream(server: Triton, model: str = "tensorrt_llm", **fields: object) -> lis
 
 def tokens(count: int) -> list[object]:
     return [f"token{index} " for index in range(count)]
+
+
+def test_an_ensemble_streams_the_tokens_of_its_engine_behind_a_stage(server: Triton) -> None:
+    assert stream(server, "ensemble", max_tokens=3) == tokens(3)
 
 
 def test_engine_timing_comes_with_the_last_text_when_requested(server: Triton) -> None:

@@ -270,10 +270,11 @@ class TritonSource(HttpSource):
             raise SourceError(
                 "malformed", f"{where} did not answer with Prometheus metrics ({error})"
             ) from None
-        if MODEL_LIST_FAMILY not in families:
+        # Any metric of Triton's: without a loaded model those of requests are absent.
+        if b"# TYPE nv_" not in body:
             raise SourceError(
                 "malformed",
-                f"{where} has no {MODEL_LIST_FAMILY}: these are not the metrics of a Triton server",
+                f"{where} has no metric nv_*: these are not the metrics of a Triton server",
             )
         return FamiliesByModel(families, self._counter_parts)
 

@@ -241,8 +241,9 @@ INCIDENTS = (
         key="engine-death",
         title="the engine's process dies, and Triton stays up",
         script=_engine_death,
-        alerts=(ExpectedAlert("AvailabilityErrorBudgetBurn", 45, WITH_TAP),),
+        alerts=(ExpectedAlert("AvailabilityErrorBudgetBurn", 45),),
         diagnosis=in_columns("engine_death"),
+        confusions={"DecodeStuck": "the gauges of the dead engine stay, with active sequences"},
     ),
     Incident(
         key="server-death",
