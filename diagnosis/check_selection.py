@@ -16,7 +16,7 @@ from slos.generic_events import bad_share
 from slos.plan import Plan, PlannedObjective
 
 _MOST_OBJECTIVES = 4
-"""Checks with a query for each objective run for at most so many objectives."""
+"""Checks with a query for each objective run for at most this number of objectives."""
 
 
 def chosen_objectives(plan: Plan, alert: str, states: AlertStates) -> tuple[PlannedObjective, ...]:

@@ -50,7 +50,7 @@ class RankedCause:
 
 
 @dataclass(frozen=True, slots=True)
-class ObjectiveState:
+class BurnState:
     """An objective: its burn rate over its shortest window, None without data."""
 
     name: str
@@ -71,7 +71,7 @@ class Diagnosis:
     alert: str
     alert_state: str
     firing: tuple[str, ...]
-    objectives: tuple[ObjectiveState, ...]
+    objectives: tuple[BurnState, ...]
     checks: tuple[CheckResult, ...]
     causes: tuple[RankedCause, ...]
     decision: Decision
@@ -170,12 +170,10 @@ def page(plan: Plan, playbook: str) -> str:
     return f"{folder(plan.service.service)}/{file}"
 
 
-def _objectives(
-    objectives: Sequence[PlannedObjective], states: AlertStates
-) -> Iterator[ObjectiveState]:
+def _objectives(objectives: Sequence[PlannedObjective], states: AlertStates) -> Iterator[BurnState]:
     for planned in objectives:
         name = planned.objective.name
-        yield ObjectiveState(name, states.burn_rates.get(name), states.incidents(name))
+        yield BurnState(name, states.burn_rates.get(name), states.incidents(name))
 
 
 def _ranked(plan: Plan, key: str, probability: float, found: dict[str, float]) -> RankedCause:

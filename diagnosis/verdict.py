@@ -74,7 +74,7 @@ def _undecided(
     results: Results,
     checks: Sequence[CheckResult],
 ) -> str:
-    """Say why two hypotheses cannot be told apart."""
+    """Return why the results do not decide between two hypotheses."""
     both = [
         key
         for key, sick in results.items()

@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 from diagnosis.check_results import CheckResult
-from diagnosis.diagnosis import Diagnosis, ObjectiveState, RankedCause
+from diagnosis.diagnosis import BurnState, Diagnosis, RankedCause
 from diagnosis.report_json import as_json
 from diagnosis.report_text import as_markdown, as_text
 from diagnosis.sidecar_status import SidecarStatus
@@ -54,8 +54,8 @@ DIAGNOSIS = Diagnosis(
     alert_state="firing",
     firing=("ChatTtftErrorBudgetBurn", "KvCachePressure"),
     objectives=(
-        ObjectiveState("ttft", 40.0, ("ChatTtftErrorBudgetBurn",)),
-        ObjectiveState("tpot", None, ()),
+        BurnState("ttft", 40.0, ("ChatTtftErrorBudgetBurn",)),
+        BurnState("tpot", None, ()),
     ),
     checks=CHECKS,
     causes=(

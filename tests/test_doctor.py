@@ -16,7 +16,7 @@ import pytest
 from aiohttp import ClientSession, web
 
 from exporter.doctor import baseline, doctor
-from exporter.doctor.doctor import Diagnosis, as_text
+from exporter.doctor.doctor import DoctorReport, as_text
 from exporter.doctor.server_config import FLAG
 from exporter.samples import Missing, ModelInfo, Snapshot
 from exporter.settings import Settings, load_settings
@@ -86,7 +86,7 @@ async def pages(**answers: Handler) -> AsyncIterator[str]:
         yield fake.url
 
 
-async def diagnose(*urls: str, **more: Sequence[object]) -> Diagnosis:
+async def diagnose(*urls: str, **more: Sequence[object]) -> DoctorReport:
     services = more.get("services", ())
     return await doctor.diagnose(urls, services, "1.2.3", {})  # type: ignore[arg-type]
 

@@ -45,7 +45,7 @@ COMPRESSED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Diagnosis:
+class DoctorReport:
     """The result of a diagnosis; ``settings`` are the sidecar's required settings, by name.
 
     ``measurements`` count since the servers started, the view since the first scrape.
@@ -70,7 +70,7 @@ async def diagnose(
     services: Sequence[Service],
     version: str,
     options: Mapping[str, Sequence[str]],
-) -> Diagnosis:
+) -> DoctorReport:
     """Diagnose servers; ``options`` are arguments of ``load_settings``.
 
     Raises InvalidFile if an address is wrong, or no known server responds.
@@ -83,7 +83,7 @@ async def diagnose(
         server = DetectedServer(public(urls[0]), "", f"tokenslo exporter {sidecar.version}", note)
         view = sidecar.view
         first_response = _first_response(view, services)
-        return Diagnosis(version, (server,), {}, view, evaluate(services, view), first_response)
+        return DoctorReport(version, (server,), {}, view, evaluate(services, view), first_response)
     servers = await detect_servers(urls, limits)
     settings = _settings(servers, urls)
     given = {name: [url] for name, url in settings.items() if name != TAP}
@@ -93,7 +93,7 @@ async def diagnose(
     objectives = evaluate(services, view)
     if TAP in settings and not given:
         objectives = tuple(_by_a_tap(state, settings[TAP]) for state in objectives)
-    return Diagnosis(
+    return DoctorReport(
         version,
         servers,
         {name: public(url) for name, url in settings.items()},
@@ -186,7 +186,7 @@ def _first_response(view: View, services: Sequence[Service]) -> dict[str, str]:
 # For tools
 
 
-def as_json(diagnosis: Diagnosis) -> str:
+def as_json(diagnosis: DoctorReport) -> str:
     """Return the diagnosis as one JSON object; keys are added, never removed or renamed.
 
     ::
@@ -244,7 +244,7 @@ def _by_model(view: View) -> list[tuple[ModelInfo, list[SignalState]]]:
 # For people
 
 
-def as_text(diagnosis: Diagnosis) -> str:
+def as_text(diagnosis: DoctorReport) -> str:
     """Return the diagnosis as aligned text of at most WIDTH columns, unless names are longer."""
     blocks = [_servers(diagnosis)]
     for info, states in _by_model(diagnosis.view):
@@ -265,7 +265,7 @@ def as_text(diagnosis: Diagnosis) -> str:
     return "\n".join("\n".join(block) + "\n" for block in blocks if block)
 
 
-def _servers(diagnosis: Diagnosis) -> list[str]:
+def _servers(diagnosis: DoctorReport) -> list[str]:
     rows = [(server.url, server.what) for server in diagnosis.servers]
     rows += [("", server.note) for server in diagnosis.servers if server.note]
     rows += [(one.source, one.error) for one in diagnosis.view.sources if one.error]

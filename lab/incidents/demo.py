@@ -22,7 +22,7 @@ _COLUMN: Column = "proxy"
 _REFRESH_SECONDS = 1.0
 
 
-class _View:
+class _LiveView:
     """The live view of a run, and its last state."""
 
     def __init__(self, live: Live) -> None:
@@ -56,7 +56,7 @@ def run_incident(incident: Incident, seed: int, output: Path, console: Console) 
             terminal.print(f"[dim]·[/dim] {text}", highlight=False)
 
     with suppress(KeyboardInterrupt), locked_folder(output / "run"), screen as live:
-        view = _View(live)
+        view = _LiveView(live)
         result = play(
             incident,
             seed,
