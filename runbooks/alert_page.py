@@ -10,11 +10,8 @@ from runbooks.check_queries import Subject
 from runbooks.check_section import triage, triage_section
 from runbooks.diagnosis_check import DiagnosisCheck
 from runbooks.markdown import (
-    BY_SYMPTOM,
-    CAUSE_ALERTS,
     INDEX,
     about,
-    anchor,
     bullets,
     dashboard,
     document,
@@ -25,6 +22,7 @@ from runbooks.markdown import (
     playbook_link,
     promql,
 )
+from runbooks.playbook import Playbook
 from runbooks.playbooks import PLAYBOOKS
 from runbooks.triage import IMPACT, checks, playbooks
 from slos import names
@@ -53,7 +51,7 @@ def alert_page(subject: Subject, alert: PlannedAlert) -> str:
             _impact(subject, alert),
             f"## {TRIAGE}",
             *(_triage(subject, alert, chosen) if found else _triage_at_low_traffic(subject)),
-            *_other_playbooks(alert, found, chosen),
+            *_other_playbooks(playbooks(found, alert), chosen),
             *_details(subject, alert),
             "## Verify",
             *_verify(subject, alert),
@@ -89,14 +87,12 @@ def _triage_at_low_traffic(subject: Subject) -> Iterator[str]:
     )
 
 
-def _other_playbooks(
-    alert: PlannedAlert, found: Sequence[DiagnosisCheck], chosen: Sequence[DiagnosisCheck]
-) -> Iterator[str]:
+def _other_playbooks(every: Sequence[Playbook], chosen: Sequence[DiagnosisCheck]) -> Iterator[str]:
     """Yield the playbooks that the triage does not name."""
     linked = {check.points_to for check in chosen}
-    if others := [each for each in playbooks(found, alert) if each.key not in linked]:
+    if others := [each for each in every if each.key not in linked]:
         yield "## Other playbooks"
-        yield bullets((*map(playbook_link, others), f"[By symptom]({INDEX}#{anchor(BY_SYMPTOM)})"))
+        yield " · ".join(map(playbook_link, others))
 
 
 def _details(subject: Subject, alert: PlannedAlert) -> Iterator[str]:
@@ -341,8 +337,8 @@ def _verify(subject: Subject, alert: PlannedAlert) -> Iterator[str]:
 
 def _escalation(owner: str) -> str:
     return (
-        f"Call {owner_text(owner)} when two mitigations have not helped, or before a restart of "
-        "all instances."
+        f"Call {owner_text(owner)} when two mitigations have not helped, or before you restart all "
+        "instances."
     )
 
 
@@ -359,6 +355,4 @@ def _related(subject: Subject, alert: PlannedAlert) -> Iterator[str]:
         yield dashboard(subject.plan)
     elif planned.burn in planned.alerts:
         yield page_link(planned.burn)
-    if alert.kind in ("burn", "low_traffic") and subject.causes:
-        yield f"[{CAUSE_ALERTS}]({INDEX}#{anchor(CAUSE_ALERTS)})"
     yield f"[All pages of {subject.plan.service.service}]({INDEX})"

@@ -22,7 +22,7 @@ from runbooks.playbooks import PLAYBOOKS
 
 TRIAGE_CHECKS = 5
 """At most as many checks are in the triage of a page."""
-_TRIAGE_LINES = 60
+_TRIAGE_LINES = 62
 """Their height on a screen, so that a page fits on two of them before its details."""
 
 

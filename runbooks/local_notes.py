@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from itertools import pairwise
+
+from markdown_it import MarkdownIt
 
 from runbooks.markdown import anchor
 
@@ -12,44 +14,27 @@ FOLDER = "local"
 
 _TITLE = "Local notes"
 _LEVELS = 2
-"""Headings of notes are below that of their section."""
-_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)")
-_HEADING = re.compile(r" {0,3}(#{1,6})([ \t].*)?")
-_UNDERLINE = re.compile(r" {0,3}(=+|-+)[ \t]*")
-# Lines after which an underline is a rule or a row of a table, not a heading.
-_NO_TITLE = re.compile(r"\s*$| {4}|\t|\s*([>|]|[-*+] |\d+[.)] )")
+"""Headings of notes are that much below their own level, so below the heading of their section."""
+_PARSER = MarkdownIt("commonmark")
 
 
 def with_notes(page: str, notes: str) -> str:
     """Append notes to a page, and link to them below its title."""
-    if not (notes := "\n".join(_demoted(notes.splitlines())).strip()):
+    if not notes.strip():
         return page
     link = f"This page has [{_TITLE.lower()}](#{anchor(_TITLE)})."
     linked = re.sub(r"^(# .*)$", lambda title: f"{title[0]}\n\n{link}", page, count=1, flags=re.M)
-    return f"{linked}\n## {_TITLE}\n\n{notes}\n"
+    return f"{linked}\n## {_TITLE}\n\n{_demoted(notes)}\n"
 
 
-def _demoted(lines: list[str]) -> Iterator[str]:
-    """Move headings below the level of a section; underlined ones become the kind with ``#``.
-
-    What is in fenced code stays.
-    """
-    fence = ""
-    for index, line in enumerate(lines):
-        following = lines[index + 1] if index + 1 < len(lines) else ""
-        if fence:
-            marks = _FENCE.fullmatch(line)
-            if marks and marks[1].startswith(fence) and not marks[2].strip():
-                fence = ""
-            yield line
-        elif opening := _FENCE.fullmatch(line):
-            fence = opening[1]
-            yield line
-        elif heading := _HEADING.fullmatch(line):
-            yield f"{'#' * min(len(heading[1]) + _LEVELS, 6)}{heading[2] or ''}"
-        elif not _NO_TITLE.match(line) and (under := _UNDERLINE.fullmatch(following)):
-            yield f"{'#' * (_LEVELS + (1 if under[1][0] == '=' else 2))} {line.strip()}"
-        elif index and _UNDERLINE.fullmatch(line) and not _NO_TITLE.match(lines[index - 1]):
-            continue  # the underline of the line before
-        else:
-            yield line
+def _demoted(notes: str) -> str:
+    """Move headings two levels down; those that are underlined become the kind with ``#``."""
+    lines = notes.strip("\n").split("\n")
+    tokens = _PARSER.parse("\n".join(lines))
+    # From the last, so that the places of those before stay.
+    for token, content in reversed([*pairwise(tokens)]):
+        if token.type == "heading_open" and token.level == 0 and token.map:
+            level = min(int(token.tag[1:]) + _LEVELS, 6)
+            text = content.content.replace("\n", " ")
+            lines[slice(*token.map)] = [f"{'#' * level} {text}".rstrip()]
+    return "\n".join(lines).rstrip()

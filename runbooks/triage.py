@@ -72,44 +72,43 @@ IMPACT: Mapping[str, str] = {
 
 _LAST = ("stuck", "sources", "estimate")
 """These come last: cause alerts of their own detect what the first two find."""
-_PACE = ("paused", "batch", "versions", "output", "prompts", "kv", "reading", *_LAST)
+_PACE = ("paused", "versions", "output", "reading", "batch", "prompts", *_LAST)
 BURN_CHECKS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(GENERIC, ("goes_on", "more_events")),
     "ttft": (
-        "kv", "versions", "prompts", "waiting", "batch", "died", "paused", "arrivals", "retries",
-        "reuse", "gateway", "ages", *_LAST,
+        "no_evict_waiting", "waiting", "versions", "not_ready", "prompts", "recent_start",
+        "prefill_slow", "died", "retries", "gateway", *_LAST,
     ),
     "itl": _PACE,
     "tpot": _PACE,
     "max_gap": _PACE,
     "e2e": (
-        "answers", "versions", "output", "waiting", "prompts", "paused", "kv", "reading", *_LAST,
+        "waiting", "versions", "output", "paused", "answers", "reading", *_LAST,
     ),
-    "queue": ("kv", "arrivals", "prompts", "waiting", "batch", "answers", *_LAST),
+    "queue": ("no_evict_waiting", "arrivals", "retries", "rejections", "prompts", *_LAST),
     "availability": (
-        "errors", "rejections", "versions", "retries", "memory", "arrivals", *_LAST,
+        "errors", "versions", "not_ready", "rejections", "server_timeouts", "memory", *_LAST,
     ),
-    "stream_completion": ("broken", "errors", "memory", "output", "versions", *_LAST),
+    "stream_completion": (
+        "broken", "errors", "not_ready", "server_timeouts", "versions", "memory", *_LAST,
+    ),
     "disconnects": (
-        "ages", "reading", "early", "waiting", "versions", "paused", "answers", "wasted",
-        "retries", *_LAST,
+        "ages", "early", "reading", "waiting", "versions", "answers", "wasted", "retries", *_LAST,
     ),
     "goodput": (
-        "clause", "errors", "kv", "waiting", "versions", "batch", "paused", "prompts", "answers",
-        "output", "reading", *_LAST,
-    ),
-    "kv_headroom": (
-        "paused", "answers", "prompts", "arrivals", "waiting", "retries", "wasted", "reuse",
+        "clause", "errors", "waiting", "paused", "versions", "prompts", "output", "reading",
         *_LAST,
     ),
+    "kv_headroom": (
+        "paused", "no_evict_waiting", "arrivals", "wasted", "prompts", *_LAST,
+    ),
     "sequence_headroom": (
-        "kv", "answers", "arrivals", "waiting", "retries", "wasted", "output", *_LAST,
+        "waiting", "no_evict_waiting", "arrivals", "retries", "wasted", "prompts", "output", *_LAST,
     ),
 }  # fmt: skip
 """By indicator: the checks of a burn-rate alert.
 
-Those that separate most playbooks come first, and specific causes before the general one: a full
-cache, a version or long prompts make requests wait, too.
+Those that separate most playbooks come first.  The others are on the pages of their playbooks.
 """
 
 

@@ -152,17 +152,23 @@ def is_a_module(arguments: list[str]) -> bool:
     return arguments[1] == "-m" and (path.with_suffix(".py").exists() or path.is_dir())
 
 
-def installs_this_project(arguments: list[str]) -> bool:
-    return arguments == ["pip", "install", "."] and (ROOT / "pyproject.toml").exists()
+def installs_this_project_or_its_tools(arguments: list[str]) -> bool:
+    """Whether pip installs this folder, or packages that its tests use."""
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    return arguments[1] == "install" and all(
+        word == "." or f'"{word}>=' in project for word in arguments[2:]
+    )
 
 
 OTHERS: dict[str, Callable[[list[str]], bool]] = {
     "make": is_a_target_of_make,
     "python": is_a_module,
-    "pip": installs_this_project,
+    "pip": installs_this_project_or_its_tools,
+    "mkdir": lambda arguments: arguments[1] == "-p",
     "tokenslo": lambda arguments: arguments[1] in COMMANDS,
     # Run by tests of their own.
     "amtool": lambda arguments: arguments == ["amtool", "check-config", "alertmanager.yml"],
+    "mkdocs": lambda arguments: arguments == ["mkdocs", "build", "--strict"],
     "promtool": lambda arguments: arguments[1:3] == ["test", "rules"],
     "curl": lambda arguments: any("$PROMETHEUS" in word for word in arguments),
 }

@@ -86,14 +86,18 @@ def test_the_demo_pages_and_its_runbook_explains_the_page(
     prometheus = addresses["Prometheus"].rstrip("/")
     firing, *steps = [eventually(command, prometheus) for command in QUERIES]
     (name,) = {one["metric"]["alertname"] for one in firing}  # type: ignore[index]
-    runbook = (folder / f"demo-out/runbooks/chat/{name}.md").read_text(encoding="utf-8")
+    home = folder / "demo-out/runbooks/chat"
+    playbooks = [home / f"playbooks/{each}.md" for each in ("kv-pressure", "overload")]
+    runbook = "".join(
+        file.read_text(encoding="utf-8") for file in (home / f"{name}.md", *playbooks)
+    )
     assert len(steps) == 3
     for command in QUERIES[1:]:
         query = command.partition("'query=")[2].removesuffix("'")
         assert "".join(query.split()) in "".join(runbook.split()), query
     for finding in ("KV-cache pressure", "More load than capacity"):
         assert finding in TUTORIAL
-        assert f"\n### {finding}\n" in runbook
+        assert f"\n# {finding}\n" in runbook
 
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=60)

@@ -82,8 +82,8 @@ def _labels(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> di
     required=True,
     metavar="DIR",
     type=click.Path(path_type=Path),
-    help="Folder for alerts/, dashboards/ and runbooks/; - prints the YAML of --only alerts or "
-    "tests, one document per file.",
+    help="Folder for alerts/, dashboards/, runbooks/ and mkdocs.yml; - prints the YAML of --only "
+    "alerts or tests, one document per file.",
 )
 @click.option(
     "--only",
@@ -163,6 +163,8 @@ def generate(
     Nothing is written unless all files are valid. Only changed files are written, each as a whole.
     Generated files that are no longer needed are removed: runbook pages of former alerts, further
     files of a service that has become smaller, and rules for a tool that --compat no longer names.
+
+    Notes in runbooks/SERVICE/local/ become part of the page with the same name.
     """
     if mixin:
         _check_mixin(kinds, formats)
