@@ -83,7 +83,8 @@ _CADDY = """\
         }}
     }}
 }}
-http://{host}:{port} {{
+http://:{port} {{
+    bind {host}
     respond /ready 200
     reverse_proxy {upstream} {{
         flush_interval -1
@@ -167,22 +168,23 @@ class Gateway(ServerProcess):
     program: Path
     upstream: str
 
-    def reload(self, settings: GatewaySettings) -> None:
-        """Change the settings for new requests.
+    def reload(self, settings: GatewaySettings, upstream: str | None = None) -> None:
+        """Change the settings, or the base URL of the server, for new requests.
 
         Responses in flight continue with the old settings at nginx, and are cut by Caddy.  Raises
         ServerError if Caddy refuses, and for HAProxy, which would have to be restarted.
         """
-        config = _write_config(self.log.parent, self.ports[0], self.upstream, settings)
+        address = urlsplit(upstream).netloc if upstream else self.upstream
+        config = _write_config(self.log.parent, self.ports[0], address, settings)
         if isinstance(settings, NginxSettings):
             os.kill(self.pid, signal.SIGHUP)
             return
         if isinstance(settings, HaproxySettings):
             raise ServerError("haproxy is run without a master process and cannot be reloaded")
         command: list[str | Path] = [self.program, "reload", "--adapter", "caddyfile"]
-        address = f"unix/{self.log.parent}/admin.sock"
+        admin = f"unix/{self.log.parent}/admin.sock"
         done = subprocess.run(
-            [*command, "--config", config, "--address", address], capture_output=True, text=True
+            [*command, "--config", config, "--address", admin], capture_output=True, text=True
         )
         if done.returncode:
             raise ServerError(f"caddy kept its configuration:\n{done.stderr.strip()}")

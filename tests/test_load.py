@@ -161,12 +161,14 @@ async def test_refusals_failures_timeouts_and_unreachable_servers_are_counted() 
     async with serving() as server:
         bad = await Load(server.url, replace(STAYING, invalid=1)).run()
         failing = await Load(server.url, replace(STAYING, failing=1, requests=20)).run()
+        broken = await Load(server.url, replace(STAYING, failing_mid_stream=1)).run()
         server.stuck = True
         stuck = await Load(server.url, replace(STAYING, request_seconds=0.1)).run()
     stopped = await Load(server.url, STAYING).run()
     assert outcomes(bad) == {"rejected": 5}
     assert set(outcomes(failing)) == {"failed_before_first_token", "failed_mid_stream"}
     assert failing.requests == 20
+    assert outcomes(broken) == {"failed_mid_stream": 5}
     assert outcomes(stuck) == {"timeout": 5}
     assert outcomes(stopped) == {"unreachable": 5}
 

@@ -50,6 +50,17 @@ def reconfigure_gateway(settings: GatewaySettings) -> Fault:
     return apply
 
 
+def route_through_inner_gateway(settings: GatewaySettings) -> Fault:
+    """Put the inner gateway behind the gateway, which has these settings, for new requests."""
+
+    def apply(stage: Stage) -> None:
+        if stage.gateway is None or stage.inner_gateway is None:
+            raise ServerError("route_through_inner_gateway needs a script with both gateways")
+        stage.gateway.reload(settings, stage.inner_gateway.url)
+
+    return apply
+
+
 def stop_server() -> Fault:
     """Stop the model server."""
     return lambda stage: stage.server.stop()

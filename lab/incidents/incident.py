@@ -11,6 +11,7 @@ from lab.engine_settings import EngineSettings
 from lab.gateway import GatewaySettings
 from lab.load import LoadSettings
 from lab.repository import ModelSettings
+from lab.trtllm_serve.settings import ServeSettings
 
 if TYPE_CHECKING:
     from lab.incidents.stage import Stage
@@ -55,11 +56,13 @@ class Script:
     comparisons with "before" have a whole window; the run ends ``fault_seconds`` later, or when
     every expected alert fires and the diagnosis is made.
 
-    ``gateway`` is between the clients and the server; its settings may change while it runs.  With
-    ``metrics_gateway`` the sidecars read Triton's metrics through an nginx, which a fault can stop.
-    ``versions`` of the model are served at once.  With ``ensemble`` clients call the model
-    :data:`ENSEMBLE`, whose stages are preprocessing, the engine and postprocessing; the SLO files
-    select the model that clients call.
+    ``model`` are settings of Triton's model, ``serve`` of trtllm-serve.  ``versions`` of the model
+    are served at once.  With ``ensemble`` clients call the model :data:`ENSEMBLE`, whose stages are
+    preprocessing, the engine and postprocessing; the SLO files select the model that clients call.
+
+    ``gateway`` is between the clients and the server; its settings may change while it runs.
+    ``inner_gateway`` is behind it once a step routes requests through it.  With ``metrics_gateway``
+    the sidecars read Triton's metrics through an nginx, which a fault can stop.
     """
 
     parameters: Mapping[str, float | int | str]
@@ -68,9 +71,11 @@ class Script:
     engine: EngineSettings = field(default_factory=EngineSettings)
     model: ModelSettings = field(default_factory=ModelSettings)
     server: Literal["triton", "trtllm-serve"] = "triton"
+    serve: ServeSettings = field(default_factory=ServeSettings)
     versions: tuple[int, ...] = (1,)
     ensemble: bool = False
     gateway: GatewaySettings | None = None
+    inner_gateway: GatewaySettings | None = None
     metrics_gateway: bool = False
     healthy_seconds: float = 30.0
     fault_seconds: float = 75.0

@@ -26,14 +26,13 @@ from lab import prometheus, toolchain, triton, trtllm_server
 from lab.gateway import Gateway, NginxSettings
 from lab.incidents.compression import TimeScale
 from lab.incidents.history import write_history
-from lab.incidents.incident import COLUMNS, ENSEMBLE, MODEL, Column, Script
+from lab.incidents.incident import COLUMNS, ENSEMBLE, MODEL, WITH_TAP, Column, Script
 from lab.load import Load, running_load
 from lab.process import HOST, ServerProcess, free_ports, serve
 from lab.prometheus import Prometheus
 from lab.repository import write_ensemble, write_repository
 from lab.stack import ENGINES, ModelServer, Stack, tokenslo
 from lab.toolchain import Progress
-from lab.trtllm_serve.settings import ServeSettings
 from slos.load import load_file
 
 _SCRAPE_SECONDS = 1.0
@@ -44,6 +43,7 @@ _STUCK_SECONDS = 5
 _ROOT = Path(__file__).parents[2]
 _TEMPLATES = (_ROOT / "examples/chat/slo.yaml", _ROOT / "lab/slo.yaml")
 _SERVICE = "chat"
+_TAP_ONLY = frozenset({"stream_completion", "disconnects", "goodput"})
 _DISCONNECTS = {"name": "disconnects", "indicator": "disconnects", "target": "97%"}
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -63,6 +63,7 @@ class Stage:
     clients_url: str
     load: Load
     gateway: Gateway | None = None
+    inner_gateway: Gateway | None = None
     metrics_gateway: ServerProcess | None = None
 
     @property
@@ -73,7 +74,7 @@ class Stage:
     @property
     def servers(self) -> tuple[ServerProcess, ...]:
         """All servers."""
-        optional = (self.gateway, self.metrics_gateway)
+        optional = (self.gateway, self.inner_gateway, self.metrics_gateway)
         watching = (*self.sidecars.values(), self.prometheus)
         return (self.server, *watching, *(each for each in optional if each))
 
@@ -150,13 +151,25 @@ def running(
         scraper = stack.enter_context(
             _prometheus(program, folder, served, sidecars, rules.result())
         )
-        url, gateway = f"http://{HOST}:{taps[-1]}", None
+        url, gateway, inner_gateway = f"http://{HOST}:{taps[-1]}", None, None
+        if script.inner_gateway:
+            inner = gateways.start(script.inner_gateway, folder / "inner-gateway", url, progress)
+            inner_gateway = stack.enter_context(inner)
         if script.gateway:
             gateway = gateways.start(script.gateway, folder / "gateway", url, progress)
             url = stack.enter_context(gateway).url
         load = stack.enter_context(running_load(Load(url, script.load)))
         yield Stage(
-            folder, served, sidecars, slo_files, scraper, url, load, gateway, metrics_gateway
+            folder,
+            served,
+            sidecars,
+            slo_files,
+            scraper,
+            url,
+            load,
+            gateway,
+            inner_gateway,
+            metrics_gateway,
         )
 
 
@@ -170,13 +183,17 @@ def _faults_file(folder: Path, model: str, version: int | str) -> Path:
 def _slo_file(script: Script, folder: Path, column: Column) -> Path:
     """Write the SLO file of a column: the example's, for the series of one sidecar.
 
-    It has one more objective, which timeouts of gateways burn.
+    It has one more objective, which timeouts of gateways burn.  Without a tap, objectives that need
+    one would open a ticket about missing signals.
     """
     template = next(filter(Path.exists, _TEMPLATES))
     content = yaml.safe_load(template.read_text())
     content["service"] = service_name(column)
     content["selector"] = {"model": _called_model(script), "column": column}
-    content["objectives"].append(_DISCONNECTS)
+    objectives = [*content["objectives"], _DISCONNECTS]
+    content["objectives"] = [
+        each for each in objectives if column in WITH_TAP or each["indicator"] not in _TAP_ONLY
+    ]
     path = folder / f"{column}.slo.yaml"
     path.write_text(yaml.safe_dump(content, sort_keys=False))
     return path
@@ -230,7 +247,7 @@ def _triton(script: Script, folder: Path, slo: Path, progress: Progress) -> Mode
 def _trtllm_serve(script: Script, folder: Path) -> ModelServer:
     engine = replace(script.engine, faults_file=str(_faults_file(folder, MODEL, 1)))
     requests = folder / "requests"
-    settings = ServeSettings(model=MODEL, perf_metrics_output_dir=str(requests))
+    settings = replace(script.serve, model=MODEL, perf_metrics_output_dir=str(requests))
     server = trtllm_server.start(folder / "trtllm-serve", settings, engine)
     flags = ("--trtllm", server.url, "--trtllm-requests", f"{requests}/perf_metrics-*.jsonl")
     metrics = f"{server.url}/prometheus/metrics"

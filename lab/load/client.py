@@ -67,6 +67,8 @@ def plan_client(settings: LoadSettings, pick: random.Random) -> ClientPlan:
         "max_tokens": max_tokens,
         "stream": True,
     }
+    if settings.include_usage:
+        body["stream_options"] = {"include_usage": True}
     backoffs = tuple(
         settings.backoff_seconds * 2**retry * pick.uniform(0.5, 1)
         for retry in range(settings.retries)
@@ -88,6 +90,8 @@ def plan_client(settings: LoadSettings, pick: random.Random) -> ClientPlan:
             return plan(body | {"max_tokens": "many"})
         case "failing":
             return plan(body | {"fail_after": pick.choice((0, max_tokens // 2))}, backoffs)
+        case "failing_mid_stream":
+            return plan(body | {"fail_after": pick.randint(1, max(1, max_tokens // 2))}, backoffs)
     return plan(body, backoffs)
 
 

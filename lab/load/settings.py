@@ -33,6 +33,8 @@ class LoadSettings:
     Prompts: ``prompt_words`` and ``max_tokens`` are lengths to choose from.  Prompts share
     prefixes: each begins with one of ``prefixes`` texts of ``prefix_words`` words.
 
+    With ``include_usage`` the responses of OpenAI-compatible servers end with their token counts.
+
     Time-outs: a client closes a request that takes longer than ``request_seconds`` in total, or
     that receives nothing for ``idle_seconds``.
 
@@ -48,7 +50,8 @@ class LoadSettings:
       what a gateway does that half-closes its upstream connection when its client disconnects
     - ``slow_readers`` read ``reader_bytes_per_second``, over connections with small buffers
     - ``invalid`` have bad inputs
-    - ``failing`` make the engine fail before or after their first token
+    - ``failing`` make the engine fail before or after their first token, ``failing_mid_stream``
+      after it
     """
 
     rate: float = 2.5
@@ -62,6 +65,7 @@ class LoadSettings:
     max_tokens: tuple[int, ...] = (16, 60, 120, 240)
     prefixes: int = 4
     prefix_words: int = 32
+    include_usage: bool = False
     request_seconds: float = 60.0
     idle_seconds: float = math.inf
     retries: int = 0
@@ -76,6 +80,7 @@ class LoadSettings:
     reader_bytes_per_second: float = 500.0
     invalid: float = 0.02
     failing: float = 0.01
+    failing_mid_stream: float = 0.0
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -95,6 +100,7 @@ class LoadSettings:
             "slow_readers": self.slow_readers,
             "invalid": self.invalid,
             "failing": self.failing,
+            "failing_mid_stream": self.failing_mid_stream,
         }
 
 
