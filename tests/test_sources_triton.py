@@ -287,6 +287,26 @@ class TestModels:
         assert requests.samples[(("outcome", "ok"),)] == 4
         assert requests.samples[(("outcome", "error"),)] == 0
 
+    async def test_a_version_unloaded_beside_a_ready_one_is_excluded(self) -> None:
+        metrics = core(ok=3) + core(version="2", ok=1)
+        async with fake_triton(metrics=metrics, configs=CHAT) as fake, fake.source() as source:
+            fake.index = ready("chat") + ready("chat", version="2")
+            await source.snapshot(0)
+            unloaded = {
+                "name": "chat", "version": "1", "state": "UNAVAILABLE", "reason": "unloaded",
+            }  # fmt: skip
+            fake.metrics = core(version="2", ok=2)
+            fake.index = [{**unloaded, "reason": "out of memory"}, *ready("chat", version="2")]
+            failed = await source.snapshot(1)
+            fake.index = [unloaded, *ready("chat", version="2")]
+            planned = await source.snapshot(2)
+        assert [info.excluded for info in planned.models] == [
+            "it is unloaded, and version 2 is ready",
+            "",
+        ]
+        assert {gap.version for gap in planned.missing} == {"2"}
+        assert [(info.ready, info.excluded) for info in failed.models] == [(False, ""), (True, "")]
+
     async def test_a_model_reported_for_its_metrics_stays_while_they_are_silent(self) -> None:
         configs: dict[str, object] = {"chat": config("python", decoupled=False)}
         metrics = core() + GAUGES

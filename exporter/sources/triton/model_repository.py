@@ -22,6 +22,11 @@ class RepositoryEntry:
         """Whether Triton serves it."""
         return self.state == READY
 
+    @property
+    def unloaded(self) -> bool:
+        """Whether it was unloaded on request or by the version policy, rather than by a failure."""
+        return (self.state, self.reason) == ("UNAVAILABLE", "unloaded")
+
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:

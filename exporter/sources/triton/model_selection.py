@@ -147,6 +147,8 @@ class ModelSelection:
         ensembles: Mapping[str, str],
     ) -> str:
         gone = entry is not None and not entry.ready
+        if entry and entry.unloaded and (version := self._ready_version(entry)):
+            return f"it is unloaded, and version {version} is ready"
         if model in self.publishing:
             return ""
         if model in self.reported_before and (gone or self.silent):
@@ -162,6 +164,11 @@ class ModelSelection:
         ensemble = ensembles.get(self.bare(model[0]))
         what = f"a step of the ensemble {ensemble}, " if ensemble else ""
         return f"{what}not decoupled and without engine metrics; {NAME_IT}"
+
+    def _ready_version(self, entry: RepositoryEntry) -> str:
+        """Return a ready version of an entry's model; empty if there is none."""
+        ready = (one.version for one in self.index or () if one.name == entry.name and one.ready)
+        return next(ready, "")
 
 
 def _state(entry: RepositoryEntry) -> str:
