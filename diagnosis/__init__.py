@@ -13,7 +13,8 @@ The public API::
     found.checks[0].verdict        # healthy, sick, no_data or failed; .value, .reason, .query
     as_json(found)                 # the JSON form, with the same names
 
-``plan`` is a :class:`slos.plan.Plan`, from an SLO file or from :func:`recorded_plans`.  ``query``
+``plan`` is a :class:`slos.plan.Plan`, from an SLO file or from
+:func:`diagnosis.recorded_plans.recorded_plans`.  ``query``
 evaluates one instant query, ``(str) -> list[Sample]`` (:class:`promql.client.Sample`), and raises
 :class:`promql.client.PrometheusError`; it may rewrite the durations of an expression, and runs in
 up to four threads at once.  The evidence model is ``runbooks/evidence.yaml``.

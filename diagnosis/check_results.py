@@ -30,7 +30,7 @@ CheckVerdict = Literal["healthy", "sick", "no_data", "failed"]
 class CheckResult:
     """A check with its result.
 
-    ``samples`` are its elements, the sick ones first; ``reason`` says why there is no verdict.
+    ``samples`` are its elements, the sick ones first; ``reason`` is why there is no verdict.
     ``objective`` is empty if the check is the same for all objectives.
     """
 

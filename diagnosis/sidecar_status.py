@@ -16,7 +16,7 @@ _LIMITS = FetchLimits(timeout=5.0, max_bytes=16 << 20)
 class SidecarStatus:
     """What a sidecar reports: failing sources, unavailable signals with reasons, unready layers.
 
-    ``error`` says why there is no report.
+    ``error`` is why there is no report.
     """
 
     url: str

@@ -22,7 +22,7 @@ class Decision:
     """A verdict with its reason.
 
     ``between`` are the two likeliest hypotheses.  ``decided_by`` is the key of a check without data
-    that would decide between them, empty if there is none; ``decide`` says what to do for that.
+    that would decide between them, empty if there is none; ``decide`` is how.
     """
 
     verdict: Verdict
@@ -52,11 +52,11 @@ def decide(
         because = failed or "no check has data"
         return Decision("no_data", because, between, decided_by, decide)
     found = weights(evidence, results, first)
-    supported = any(nats > 0 for nats in found.values())
+    is_sick = any(nats > 0 and results[key] for key, nats in found.items())
     certain = p >= evidence.likely and p >= evidence.odds * q
-    if first == HEALTHY and certain and supported:
+    if first == HEALTHY and certain:
         return Decision("no_incident", _because(found, results), between, decided_by, decide)
-    if first not in (HEALTHY, UNKNOWN) and certain and supported:
+    if first not in (HEALTHY, UNKNOWN) and certain and is_sick:
         return Decision("likely", _because(found, results), between, decided_by, decide)
     because = _undecided(evidence, between, results, checks)
     return Decision("cannot_tell", because, between, decided_by, decide)

@@ -142,7 +142,7 @@ def test_page_is_below_the_runbooks_of_the_file() -> None:
     assert page(of_alerts, "kv_pressure") == "runbooks/chat/playbooks/kv-pressure.md"
 
 
-def test_alert_that_does_not_fire_is_diagnosed_and_says_so(
+def test_alert_that_does_not_fire_is_diagnosed_with_its_state(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     alert = "ChatAvailabilityErrorBudgetBurn"
@@ -178,6 +178,7 @@ def test_burn_rates_select_the_objectives_where_no_alert_fires(
         (("--at", "2026-05-04T12:00:00"), "has no time zone. Add Z"),
         (("--at", "1h", "--watch"), "--watch follows the present: leave out --at."),
         (("--at", "1h", "--sidecar", "http://x"), "--sidecar reports the present"),
+        (("--sidecar", "localhost:9464"), "'localhost:9464' is not an http or https URL."),
         (("--json", "--markdown"), "Give --json or --markdown, not both."),
         (("--slo", "none.yaml"), "none.yaml: cannot be read"),
     ],

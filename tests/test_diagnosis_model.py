@@ -17,6 +17,8 @@ from diagnosis.evidence import (
     EVIDENCE_FILE,
     HEALTHY,
     UNKNOWN,
+    Evidence,
+    Hypothesis,
     Likelihood,
     default_evidence,
     load_evidence,
@@ -213,3 +215,15 @@ def test_information_is_zero_for_equal_likelihoods_and_a_bit_for_certain_ones() 
     assert isclose(information(same, ("a", 0.4), ("b", 0.4)), 0, abs_tol=1e-12)
     certain = Likelihood("kv", 1e-9, {"a": 1 - 1e-9})
     assert isclose(information(certain, ("a", 0.2), ("b", 0.2)), 1, abs_tol=1e-6)
+
+
+def test_healthy_checks_alone_make_no_cause_likely() -> None:
+    causes = {
+        "kv_pressure": Hypothesis("kv_pressure", 0.9),
+        HEALTHY: Hypothesis(HEALTHY, 0.01),
+        UNKNOWN: Hypothesis(UNKNOWN, 0.01),
+    }
+    model = Evidence(0.75, 3, causes, {"kv": Likelihood("kv", 0.5, {"kv_pressure": 0.1})})
+    found = posterior(model, {"kv": False}, causes)
+    assert found["kv_pressure"] > 0.9
+    assert decide(model, found, {"kv": False}, []).verdict == "cannot_tell"

@@ -46,6 +46,12 @@ def _time(_: click.Context, __: click.Parameter, given: str | None) -> float | N
     )
 
 
+def _url(_: click.Context, __: click.Parameter, given: str | None) -> str | None:
+    if given is None or given.startswith(("http://", "https://")):
+        return given
+    raise click.BadParameter(f"{given!r} is not an http or https URL.")
+
+
 def _epoch(given: str) -> float:
     seconds = float(given)
     datetime.fromtimestamp(seconds)  # refuses what is out of bounds
@@ -87,6 +93,7 @@ def _ago(given: str) -> float:
 @click.option(
     "--sidecar",
     metavar="URL",
+    callback=_url,
     help="Sidecar whose status page explains missing signals and failing sources.",
 )
 @click.option(
