@@ -58,6 +58,22 @@ class IncidentRun:
         pages = [alert.seconds for alert in alerts if alert.severity == "page"]
         return min(pages, default=None)
 
+    @property
+    def last_alert(self) -> float:
+        """Return the time at which the latest alert began to fire."""
+        times = [alert.seconds for each in self.fired.values() for alert in each.values()]
+        return max(times, default=0.0)
+
+    @property
+    def all_expected_fire(self) -> bool:
+        """Whether all steps are done and every expected alert has fired; never without any."""
+        return (
+            bool(self.incident.alerts)
+            and self.seconds >= 0
+            and self.steps_done == len(self.script.steps)
+            and not any(self.missed(column, self.seconds) for column in self.stage.sidecars)
+        )
+
     def missed(self, column: Column, at: float) -> list[str]:
         """Return the expected alerts of a column that have not fired, or too late."""
         times: dict[str, float] = {}
@@ -173,9 +189,12 @@ def _alert(sample: Sample, seconds: float) -> tuple[Column, FiredAlert]:
 
 
 def _diagnose_due(run: IncidentRun, progress: Progress) -> None:
+    """Diagnose each column after its first page, or after all expected alerts without one."""
     for column in run.stage.sidecars.keys() - run.diagnoses.keys():
-        paged = run.paged_at(column)
-        if paged is not None and run.seconds >= max(0.0, paged) + _DIAGNOSIS_DELAY:
+        at = run.paged_at(column)
+        if at is None and run.all_expected_fire:
+            at = run.last_alert
+        if at is not None and run.seconds >= max(0.0, at) + _DIAGNOSIS_DELAY:
             _diagnose(run, column, progress)
 
 
@@ -192,15 +211,11 @@ def _diagnose(run: IncidentRun, column: Column, progress: Progress) -> None:
 def _is_over(run: IncidentRun) -> bool:
     if run.seconds >= run.script.fault_seconds:
         return True
-    if not run.incident.alerts or run.seconds < 0:
-        return False
-    last = [alert.seconds for each in run.fired.values() for alert in each.values()]
-    columns = run.stage.sidecars.keys()
     return (
-        run.steps_done == len(run.script.steps)
-        and not any(run.missed(column, run.seconds) for column in columns)
-        and run.diagnoses.keys() == columns
-        and run.seconds >= max(*last, *(at for at, _ in run.diagnoses.values())) + _GRACE_SECONDS
+        run.all_expected_fire
+        and run.diagnoses.keys() == run.stage.sidecars.keys()
+        and run.seconds
+        >= max(run.last_alert, *(at for at, _ in run.diagnoses.values())) + _GRACE_SECONDS
     )
 
 

@@ -65,6 +65,10 @@ def _stuck_decode(pick: random.Random) -> Script:
     )
 
 
+_TIMEOUTS = {
+    "ClientDisconnectsAtTimeout": "clients give up on streams that have stalled",
+}
+
 INCIDENTS = (
     Incident(
         key="kv-pressure",
@@ -76,6 +80,7 @@ INCIDENTS = (
             ExpectedAlert("KvCachePressure", 70),
         ),
         diagnosis=in_columns("kv_pressure"),
+        confusions={"QueueGrowing": "requests are queued faster than the KV cache serves them"},
     ),
     Incident(
         key="stuck-decode",
@@ -87,5 +92,6 @@ INCIDENTS = (
             ExpectedAlert("GoodputErrorBudgetBurn", 45, WITH_TAP),
         ),
         diagnosis=in_columns("stuck_decode"),
+        confusions=_TIMEOUTS,
     ),
 )
