@@ -44,6 +44,7 @@ http {{
             proxy_http_version 1.1;
             proxy_set_header Connection "";
             proxy_buffering {buffering};
+            proxy_ignore_client_abort {ignore_client_abort};
             proxy_read_timeout {idle}ms;
             proxy_next_upstream {retries};
         }}
@@ -100,13 +101,15 @@ class NginxSettings:
     ``idle_seconds`` is the longest time between two reads from the server (proxy_read_timeout);
     nginx's timers expire up to 0.3 s early.  With ``buffering`` nginx reads a response ahead of a
     slow client.  With ``retry`` it sends a request that fails before its response once more
-    (proxy_next_upstream).  ``requests_per_second`` limits all clients together; the excess gets
-    HTTP 429, beyond a burst of one second.
+    (proxy_next_upstream).  With ``ignore_client_abort`` it reads a response to its end although the
+    client has disconnected (proxy_ignore_client_abort).  ``requests_per_second`` limits all clients
+    together; the excess gets HTTP 429, beyond a burst of one second.
     """
 
     idle_seconds: float = 3600.0
     buffering: bool = False
     retry: bool = False
+    ignore_client_abort: bool = False
     requests_per_second: float | None = None
 
     def config(self, folder: Path, port: int, upstream: str) -> str:
@@ -121,6 +124,7 @@ class NginxSettings:
             upstream=upstream,
             idle=_milliseconds(self.idle_seconds),
             buffering="on" if self.buffering else "off",
+            ignore_client_abort="on" if self.ignore_client_abort else "off",
             retries="error timeout non_idempotent" if self.retry else "off",
             second_try=f"server {upstream} max_fails=0;" if self.retry else "",
             requests_per_minute=max(1, round((rate or 1) * 60)),

@@ -61,8 +61,9 @@ class Script:
     preprocessing, the engine and postprocessing; the SLO files select the model that clients call.
 
     ``gateway`` is between the clients and the server; its settings may change while it runs.
-    ``inner_gateway`` is behind it once a step routes requests through it.  With ``metrics_gateway``
-    the sidecars read Triton's metrics through an nginx, which a fault can stop.
+    ``inner_gateway`` is behind it once a step routes requests through it.  ``server_gateway`` is
+    between the taps and the server.  With ``metrics_gateway`` the sidecars read Triton's metrics
+    through an nginx, which a fault can stop.
     """
 
     parameters: Mapping[str, float | int | str]
@@ -76,6 +77,7 @@ class Script:
     ensemble: bool = False
     gateway: GatewaySettings | None = None
     inner_gateway: GatewaySettings | None = None
+    server_gateway: GatewaySettings | None = None
     metrics_gateway: bool = False
     healthy_seconds: float = 30.0
     fault_seconds: float = 75.0

@@ -64,6 +64,7 @@ class Stage:
     load: Load
     gateway: Gateway | None = None
     inner_gateway: Gateway | None = None
+    server_gateway: Gateway | None = None
     metrics_gateway: ServerProcess | None = None
 
     @property
@@ -74,7 +75,7 @@ class Stage:
     @property
     def servers(self) -> tuple[ServerProcess, ...]:
         """All servers."""
-        optional = (self.gateway, self.inner_gateway, self.metrics_gateway)
+        optional = (self.gateway, self.inner_gateway, self.server_gateway, self.metrics_gateway)
         watching = (*self.sidecars.values(), self.prometheus)
         return (self.server, *watching, *(each for each in optional if each))
 
@@ -125,15 +126,23 @@ def running(
         )
         progress(f"starting {ENGINES[script.server]}")
         served = stack.enter_context(_model_server(script, folder, slo_files["proxy"], progress))
-        metrics_gateway = None
+        origin, server_gateway, metrics_gateway = served.server.ports[0], None, None
+        if script.server_gateway:
+            behind = gateways.start(
+                script.server_gateway, folder / "server-gateway", served.server.url, progress
+            )
+            server_gateway = stack.enter_context(behind)
+            origin = server_gateway.ports[0]
         if script.metrics_gateway:
             metrics_gateway, served = _behind_gateway(served, folder, progress)
             stack.enter_context(metrics_gateway)
         progress(f"starting {len(columns)} sidecars")
         taps: list[int] = []
-        proxy = stack.enter_context(_sidecar("proxy", served, slo_files["proxy"], folder, taps))
+        proxy = stack.enter_context(
+            _sidecar("proxy", served, origin, slo_files["proxy"], folder, taps)
+        )
         others = [
-            (column, threads.submit(_sidecar, column, served, file, folder, taps))
+            (column, threads.submit(_sidecar, column, served, origin, file, folder, taps))
             for column, file in slo_files.items()
             if column != "proxy"
         ]
@@ -169,6 +178,7 @@ def running(
             load,
             gateway,
             inner_gateway,
+            server_gateway,
             metrics_gateway,
         )
 
@@ -266,15 +276,18 @@ def _behind_gateway(
 
 
 def _sidecar(
-    column: Column, served: ModelServer, slo: Path, folder: Path, taps: list[int]
+    column: Column, served: ModelServer, origin: int, slo: Path, folder: Path, taps: list[int]
 ) -> ServerProcess:
-    """Start a sidecar; a proxy appends the port of its tap, which a capture captures."""
+    """Start a sidecar; a proxy appends the port of its tap, which a capture captures.
+
+    The proxy forwards to the port ``origin``.
+    """
 
     def command(ports: Sequence[int]) -> list[str | Path]:
         tap: tuple[str, ...] = ()
         if column == "proxy":
             taps.append(*free_ports(1))
-            tap = ("--tap", f"proxy={HOST}:{taps[-1]}={HOST}:{served.server.ports[0]}")
+            tap = ("--tap", f"proxy={HOST}:{taps[-1]}={HOST}:{origin}")
         elif column == "capture":
             tap = ("--tap", f"capture=lo:{taps[-1]}")
         return [

@@ -29,7 +29,7 @@ _RETRIED: frozenset[Outcome] = frozenset(
 _TOO_MANY_REQUESTS = 429
 
 # A slow reader's buffers.  The kernel sizes the sender's buffer by segment size and window: with
-# those of loopback a server writes 4 MB ahead, more than any stream has; with these, 32 KB.
+# those of loopback a server writes 4 MB ahead, more than any stream has; with these, 30 to 100 KB.
 _SLOW_RECEIVE_BUFFER = 1  # the kernel's minimum
 _SLOW_SEGMENT_BYTES = 256
 _SLOW_READ_BUFFER = 2048
@@ -68,7 +68,7 @@ def plan_client(settings: LoadSettings, pick: random.Random) -> ClientPlan:
         "stream": True,
     }
     if settings.include_usage:
-        body["stream_options"] = {"include_usage": True}
+        body["stream_options"] = {"include_usage": True, "continuous_usage_stats": True}
     backoffs = tuple(
         settings.backoff_seconds * 2**retry * pick.uniform(0.5, 1)
         for retry in range(settings.retries)

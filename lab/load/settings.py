@@ -33,7 +33,7 @@ class LoadSettings:
     Prompts: ``prompt_words`` and ``max_tokens`` are lengths to choose from.  Prompts share
     prefixes: each begins with one of ``prefixes`` texts of ``prefix_words`` words.
 
-    With ``include_usage`` the responses of OpenAI-compatible servers end with their token counts.
+    With ``include_usage`` each chunk of an OpenAI-compatible server has the token counts so far.
 
     Time-outs: a client closes a request that takes longer than ``request_seconds`` in total, or
     that receives nothing for ``idle_seconds``.

@@ -99,15 +99,32 @@ def _gateway_total_timeout(pick: random.Random) -> Script:
     )
 
 
+def _wasted_work(pick: random.Random) -> Script:
+    """Let clients disconnect from a server behind an nginx that ignores it."""
+    rate, share = round(pick.uniform(1.6, 2.0), 1), round(pick.uniform(0.5, 0.7), 2)
+    load = replace(HEALTHY_LOAD, rate=rate, max_tokens=(260, 300), seed=pick.getrandbits(32))
+    abandoning = replace(load, half_close_mid_stream=share, half_close_seconds=3.0)
+    return Script(
+        {"rate": rate, "half_close_share": share},
+        load=load,
+        engine=_ROOMY,
+        server_gateway=NginxSettings(ignore_client_abort=True),
+        steps=(
+            ScriptStep(0.0, "clients half-close and disconnect 3 s later", switch_load(abandoning)),
+        ),
+        fault_seconds=80.0,
+    )
+
+
 def _slow_clients(pick: random.Random) -> Script:
     """Let clients read at a fraction of the speed at which the server writes."""
-    rate, share = round(pick.uniform(0.8, 1.0), 2), round(pick.uniform(0.85, 1.0), 2)
-    speed = pick.randint(1500, 2000)
+    rate, share = round(pick.uniform(1.0, 1.2), 2), round(pick.uniform(0.85, 1.0), 2)
+    speed = pick.randint(1800, 2300)
     load = replace(
         _COMPLETIONS,
         rate=rate,
         protocol="chat",
-        max_tokens=(300, 350),
+        max_tokens=(560, 640),
         disconnect_mid_stream=0.0,
         seed=pick.getrandbits(32),
     )
@@ -202,12 +219,22 @@ INCIDENTS = (
         diagnosis=in_columns("gateway_timeout", columns=WITH_TAP) | _INVISIBLE_WITHOUT_TAP,
     ),
     Incident(
+        key="wasted-work",
+        title="the server works for clients that have disconnected",
+        script=_wasted_work,
+        alerts=(
+            ExpectedAlert("DisconnectsErrorBudgetBurn", 45, WITH_TAP),
+            ExpectedAlert("WastedWork", 75, WITH_TAP),
+        ),
+        diagnosis=in_columns("wasted_work", columns=WITH_TAP) | _INVISIBLE_WITHOUT_TAP,
+    ),
+    Incident(
         key="slow-clients",
         title="clients read slowly and block their streams",
         script=_slow_clients,
         alerts=(
-            ExpectedAlert("GoodputErrorBudgetBurn", 75, WITH_TAP),
-            ExpectedAlert("SlowClients", 75, WITH_TAP),
+            ExpectedAlert("GoodputErrorBudgetBurn", 80, WITH_TAP),
+            ExpectedAlert("SlowClients", 80, WITH_TAP),
         ),
         diagnosis=in_columns("slow_clients", columns=WITH_TAP) | _INVISIBLE_WITHOUT_TAP,
         confusions=_NO_ITERATION_STATS,
