@@ -95,9 +95,9 @@ def _section(
     yield _by_column(known, played, _first)
     yield "### Diagnosis\n"
     yield (
-        "Right: it names a cause of the incident, or reports no incident where the column can see "
-        "none. Cannot tell: it names none. Wrong: it names another cause, or reports no incident "
-        "although the column can see one.\n"
+        "Right means that it names a cause of the incident, or reports no incident where the "
+        "column can see none; cannot tell, that it names none; wrong, that it names another cause, "
+        "or reports no incident although the column can see one.\n"
     )
     yield _by_column(known, played, _diagnosis)
     yield from _late(played)

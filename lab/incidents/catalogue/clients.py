@@ -18,7 +18,6 @@ from lab.incidents.incident import (
     ScriptStep,
     in_columns,
 )
-from lab.load import LoadSettings
 from lab.trtllm_serve.settings import ServeSettings
 
 _COMPLETIONS = replace(HEALTHY_LOAD, protocol="completions", include_usage=True)
@@ -142,7 +141,7 @@ def _slow_clients(pick: random.Random) -> Script:
 
 def _broken_streams(pick: random.Random) -> Script:
     """Let a share of streams end with an error after some tokens."""
-    rate, share = round(pick.uniform(2.5, 3.5), 1), round(pick.uniform(0.25, 0.4), 2)
+    rate, share = round(pick.uniform(2.5, 3.5), 1), round(pick.uniform(0.5, 0.65), 2)
     load = replace(HEALTHY_LOAD, rate=rate, seed=pick.getrandbits(32))
     breaking = replace(load, failing_mid_stream=share)
     return Script(
@@ -163,15 +162,15 @@ def _traffic_x3(pick: random.Random) -> Script:
     )
 
 
-def _night_trickle(pick: random.Random) -> Script:
+def _night_traffic(pick: random.Random) -> Script:
     """Let traffic fall to a few requests per minute, with a disconnect now and then."""
     rate, night = round(pick.uniform(1.5, 2.5), 1), round(pick.uniform(0.06, 0.12), 2)
     load = replace(HEALTHY_LOAD, rate=rate, seed=pick.getrandbits(32))
-    trickle: LoadSettings = replace(load, rate=night, disconnect_mid_stream=0.1)
+    few = replace(load, rate=night, disconnect_mid_stream=0.1)
     return Script(
         {"rate": rate, "night_rate": night},
         load=load,
-        steps=(ScriptStep(0.0, "the night begins", switch_load(trickle)),),
+        steps=(ScriptStep(0.0, "the night begins", switch_load(few)),),
     )
 
 
@@ -243,7 +242,10 @@ INCIDENTS = (
         key="broken-streams",
         title="streams break after their first token",
         script=_broken_streams,
-        alerts=(ExpectedAlert("CompletionErrorBudgetBurn", 45, WITH_TAP),),
+        alerts=(
+            ExpectedAlert("AvailabilityErrorBudgetBurn", 30, WITH_TAP),
+            ExpectedAlert("CompletionErrorBudgetBurn", 65, WITH_TAP),
+        ),
         diagnosis=in_columns("broken_streams", columns=WITH_TAP) | _INVISIBLE_WITHOUT_TAP,
     ),
     Incident(
@@ -253,9 +255,9 @@ INCIDENTS = (
         harmful=False,
     ),
     Incident(
-        key="night-trickle",
+        key="night-traffic",
         title="traffic falls to a few requests per minute",
-        script=_night_trickle,
+        script=_night_traffic,
         harmful=False,
     ),
 )
