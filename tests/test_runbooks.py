@@ -22,6 +22,7 @@ from runbooks.check_section import TRIAGE_CHECKS, triage
 from runbooks.checks import CHECKS
 from runbooks.markdown import playbook_file, promql, sentence
 from runbooks.playbooks import PLAYBOOKS
+from runbooks.playbooks.generic import GENERIC as GENERIC_PLAYBOOKS
 from runbooks.triage import checks, playbooks, playbooks_of
 from slos.indicators import GENERIC, INDICATORS
 from slos.model import Alerting, Objective, PolicyStep, TimeSlices
@@ -440,3 +441,12 @@ def test_page_names_its_source():
 )
 def test_a_sentence_starts_with_a_capital_unless_with_a_name(text, written):
     assert sentence(text) == written
+
+
+def test_the_index_lists_every_playbook_by_symptom():
+    _, _, by_symptom = PAGES["runbooks/chat/README.md"].partition("\n## By symptom\n")
+    listed = playbooks_of(PLAN)
+    for playbook in listed:
+        link = f"[{playbook.title}]({playbook_file(playbook.key)})"
+        assert f"| {'; '.join(playbook.symptoms)} | {link} |" in by_symptom
+    assert {each.key for each in (*listed, *GENERIC_PLAYBOOKS)} == {*PLAYBOOKS}
