@@ -136,7 +136,7 @@ def running(
         if script.metrics_gateway:
             metrics_gateway, served = _behind_gateway(served, folder, progress)
             stack.enter_context(metrics_gateway)
-        progress(f"starting {len(columns)} sidecars")
+        progress(f"starting the sidecars: {', '.join(columns)}")
         taps: list[int] = []
         proxy = stack.enter_context(
             _sidecar("proxy", served, origin, slo_files["proxy"], folder, taps)
