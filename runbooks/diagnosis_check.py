@@ -54,9 +54,9 @@ class DiagnosisCheck:
 
     ``rules_out`` is what a healthy result implies; ``points_to`` is a key of
     :data:`runbooks.playbooks.PLAYBOOKS`, or empty where the result itself names what to open;
-    ``note`` explains how to interpret the result.  ``per_objective`` steps have a query or an
-    expected value of their own for each objective; a service's objectives with one indicator share
-    the others.  ``of_service`` is set if the check needs no objective.
+    ``note`` explains how to interpret the result.  ``per_objective`` checks have a query or an
+    expected value of their own for each objective.  ``of_service`` is set if the check needs no
+    objective.
     """
 
     key: str
