@@ -101,7 +101,7 @@ class Incident:
 
     ``script`` draws a run's parameters.  ``alerts`` are expected.  ``diagnosis`` are the playbook
     keys that are right, by column; in a column without keys the right answer is that there is no
-    incident, or that the cause cannot be told.  ``confusions`` are cause alerts of other incidents
+    incident, or that the cause is unclear.  ``confusions`` are cause alerts of other incidents
     that may fire as well, with the reason.
     """
 
