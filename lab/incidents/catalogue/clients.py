@@ -100,7 +100,7 @@ def _gateway_total_timeout(pick: random.Random) -> Script:
 
 def _wasted_work(pick: random.Random) -> Script:
     """Let clients disconnect from a server behind an nginx that ignores it."""
-    rate, share = round(pick.uniform(1.6, 2.0), 1), round(pick.uniform(0.5, 0.7), 2)
+    rate, share = round(pick.uniform(1.8, 2.2), 1), round(pick.uniform(0.7, 0.85), 2)
     load = replace(HEALTHY_LOAD, rate=rate, max_tokens=(260, 300), seed=pick.getrandbits(32))
     abandoning = replace(load, half_close_mid_stream=share, half_close_seconds=3.0)
     return Script(
@@ -229,7 +229,7 @@ INCIDENTS = (
         title="the server works for clients that have disconnected",
         script=_wasted_work,
         alerts=(
-            ExpectedAlert("DisconnectsErrorBudgetBurn", 45, WITH_TAP),
+            ExpectedAlert("DisconnectsErrorBudgetBurn", 60, WITH_TAP),
             ExpectedAlert("WastedWork", 75, WITH_TAP),
         ),
         diagnosis=in_columns("wasted_work", columns=WITH_TAP) | _INVISIBLE_WITHOUT_TAP,
