@@ -206,8 +206,9 @@ def _of_model(scope: Scope, expr: Expr) -> Expr:
     """Keep the instances that serve the model: the sidecar's own metrics have no such label."""
     if not any(label in scope.selector for label in MODEL_LABELS):
         return expr
-    # A sidecar that cannot scrape its source reports its models for another hour.
-    return expr.and_(scope.series("tokenslo_model_info"), on(INSTANCE))
+    # A sidecar whose source is down reports no model, so the models of the last hour count.
+    models = scope.series("tokenslo_model_info", window="1h")
+    return expr.and_(call("last_over_time", models), on(INSTANCE))
 
 
 def signal_unavailable(scope: Scope) -> tuple[Condition, ...]:

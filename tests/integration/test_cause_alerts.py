@@ -171,6 +171,10 @@ HAPPENS: Mapping[str, tuple[str, Series]] = {
     "a fifth of all tokens is for nobody": ("WastedWork", waste(20, 80, 2)),
     "records are lost": ("EngineStatsLost", {LOST: rises(1), **model_info()}),
     "a source is down": ("ExporterSourceDown", source(0)),
+    "a server is down, and its models with it": (
+        "ExporterSourceDown",
+        {UP: "1 1 0x60", **dict.fromkeys(model_info(), "1 1 stale")},
+    ),
     "a server has no tap": ("SignalUnavailable", declared("goodput")),
     "a model is not loaded": ("ModelNotReady", ready(0, "model")),
     "a GPU is full": ("GpuMemoryNearFull", gpu(99)),

@@ -99,15 +99,16 @@ def _canary_mix(pick: random.Random) -> Script:
 
 def _cold_start(pick: random.Random) -> Script:
     """Restart a drained model and return its traffic while prefill and decode are still cold."""
-    rate, load_seconds = round(pick.uniform(1.2, 1.6), 1), round(pick.uniform(1.0, 3.0), 1)
-    factor, cold_seconds = pick.randint(18, 25), round(pick.uniform(30.0, 40.0), 1)
-    load = replace(HEALTHY_LOAD, rate=rate, prompt_words=(150, 250), seed=pick.getrandbits(32))
+    rate, load_seconds = round(pick.uniform(0.75, 0.9), 2), round(pick.uniform(1.0, 3.0), 1)
+    factor, cold_seconds = round(pick.uniform(12.0, 14.0), 1), round(pick.uniform(35.0, 45.0), 1)
+    load = replace(HEALTHY_LOAD, rate=rate, prompt_words=(220, 280), seed=pick.getrandbits(32))
     ready = 2.0 + load_seconds
     cold = break_engine(load_seconds=load_seconds, prefill_factor=factor, step_factor=3.0)
     return Script(
         {"rate": rate, "load_seconds": load_seconds, "cold_prefill_factor": factor},
         load=load,
-        engine=EngineSettings(kv_blocks=600),
+        # No iteration is as long as --stuck-after.
+        engine=EngineSettings(kv_blocks=600, max_num_tokens=900),
         steps=(
             ScriptStep(0.0, "traffic is drained", switch_load(replace(load, rate=0.0))),
             ScriptStep(0.5, "the model is unloaded", unload_model()),

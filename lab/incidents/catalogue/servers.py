@@ -19,9 +19,12 @@ from lab.incidents.incident import (
 
 _COMPLETIONS = replace(HEALTHY_LOAD, protocol="completions")
 _SMALL_BATCH = EngineSettings(
-    max_batch_size=8, max_num_active_requests=128, step_seconds=0.03, kv_blocks=400
+    max_batch_size=8, max_num_active_requests=8, step_seconds=0.03, kv_blocks=400
 )
-"""An engine of about 200 tokens per second, whose KV cache holds every batch."""
+"""An engine of about 200 tokens per second, whose KV cache holds every batch.
+
+Its maximum of active requests is that of its batch, as TensorRT-LLM's without pipeline stages.
+"""
 
 
 def _overload(pick: random.Random) -> Script:
@@ -202,7 +205,7 @@ INCIDENTS = (
         key="overload",
         title="requests arrive faster than the engine serves them",
         script=_overload,
-        alerts=(*_LATENCY, ExpectedAlert("QueueGrowing", 70)),
+        alerts=(*_LATENCY, ExpectedAlert("SequenceHeadroomErrorBudgetBurn", 65)),
         diagnosis=in_columns("overload"),
     ),
     Incident(
