@@ -10,6 +10,7 @@ from lab.incidents.catalogue.rollouts import shifted
 from lab.incidents.faults import break_engine, switch_load
 from lab.incidents.incident import (
     HEALTHY_LOAD,
+    WITH_TAP,
     ExpectedAlert,
     Incident,
     Script,
@@ -52,10 +53,11 @@ INCIDENTS = (
         title="the KV cache is full, and a new version fails requests",
         script=_two_at_once,
         alerts=(
-            ExpectedAlert("AvailabilityErrorBudgetBurn", 45),
-            ExpectedAlert("BadVersion", 75),
+            ExpectedAlert("AvailabilityErrorBudgetBurn", 45, WITH_TAP),
+            ExpectedAlert("BadVersion", 75, WITH_TAP),
             ExpectedAlert("KvCachePressure", 75),
         ),
         diagnosis=in_columns("kv_pressure", "bad_rollout"),
+        confusions={"QueueGrowing": "requests wait for the KV cache"},
     ),
 )

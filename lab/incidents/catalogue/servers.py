@@ -195,6 +195,7 @@ _LATENCY = (
     ExpectedAlert("FirstTokenErrorBudgetBurn", 45),
     ExpectedAlert("GoodputErrorBudgetBurn", 45, WITH_TAP),
 )
+_READERS = {"EngineStatsLost": "three sidecars read the records of one server, and each takes some"}
 _DEAD_SERVER = (
     ExpectedAlert("AvailabilityErrorBudgetBurn", 45, ("proxy",)),
     ExpectedAlert("ExporterSourceDown", 40),
@@ -207,6 +208,7 @@ INCIDENTS = (
         script=_overload,
         alerts=(*_LATENCY, ExpectedAlert("SequenceHeadroomErrorBudgetBurn", 65)),
         diagnosis=in_columns("overload"),
+        confusions={"QueueGrowing": "it is the incident, where the engine exports its queue"},
     ),
     Incident(
         key="overload-trtllm",
@@ -214,6 +216,7 @@ INCIDENTS = (
         script=_overload_trtllm,
         alerts=(*_LATENCY, ExpectedAlert("QueueGrowing", 70)),
         diagnosis=in_columns("overload"),
+        confusions=_READERS,
     ),
     Incident(
         key="long-prompts",
@@ -261,6 +264,7 @@ INCIDENTS = (
         script=_engine_death_trtllm,
         alerts=_DEAD_SERVER,
         diagnosis=in_columns("engine_death"),
+        confusions=_READERS,
     ),
     Incident(
         key="stuck-decode-trtllm",
@@ -268,6 +272,7 @@ INCIDENTS = (
         script=_stuck_decode_trtllm,
         alerts=(ExpectedAlert("DecodeStuck", 30),),
         diagnosis=in_columns("stuck_decode"),
+        confusions=_READERS,
     ),
     Incident(
         key="kv-pausing",
@@ -278,6 +283,7 @@ INCIDENTS = (
             ExpectedAlert("SequencesPaused", 70),
         ),
         diagnosis=in_columns("kv_pressure"),
+        confusions={**_READERS, "QueueGrowing": "requests wait for the KV cache"},
     ),
     Incident(
         key="source-down",
