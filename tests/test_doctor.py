@@ -6,10 +6,9 @@ import asyncio
 import json
 import re
 import socket
-import sys
-from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -27,8 +26,8 @@ from slos.signals import SIGNALS
 from tests.fake_triton import FakeTriton, Handler, config, core, fake_triton
 from tests.service_example import objective, service
 from tests.test_exporter_command import FIRST_RESPONSE, GAUGE, eventually, sidecar
+from tokenslo.cli import main
 
-ROOT = Path(__file__).parent.parent
 SLO = """\
 apiVersion: tokenslo/v1
 service: chat
@@ -91,15 +90,16 @@ async def diagnose(*urls: str, **more: Sequence[object]) -> DoctorReport:
     return await doctor.diagnose(urls, services, "1.2.3", {})  # type: ignore[arg-type]
 
 
-async def run(*arguments: str) -> tuple[int | None, str, str]:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tokenslo", "doctor", *arguments),
-        cwd=ROOT,
-        stdout=PIPE,
-        stderr=PIPE,
-    )
-    out, errors = await process.communicate()
-    return process.returncode, out.decode(), errors.decode()
+async def run(*arguments: str) -> tuple[object, str, str]:
+    """Run the command in a thread, beside the servers of this loop."""
+    out, errors = StringIO(), StringIO()
+
+    def command() -> object:
+        with redirect_stdout(out), redirect_stderr(errors), pytest.raises(SystemExit) as stopped:
+            main(["doctor", *arguments])
+        return stopped.value.code
+
+    return await asyncio.to_thread(command), out.getvalue(), errors.getvalue()
 
 
 @asynccontextmanager
