@@ -119,37 +119,37 @@ def exhausted(plan: Plan, planned: PlannedObjective) -> Message:
     )
 
 
-def missing(planned: PlannedObjective) -> Message:
+def missing(plan: Plan, planned: PlannedObjective) -> Message:
     """Describe the alert on absent metrics."""
     return Message.of(
         "metrics are absent",
-        f"Prometheus has no {_needed(planned)}: the sidecar is not scraped, or it runs without "
-        "this SLO file (--slo), or the server does not provide the signal.",
+        f"Prometheus has no {_needed(plan, planned)}: the sidecar is not scraped, or it runs "
+        "without this SLO file (--slo), or the server does not provide the signal.",
         "Until then no other alert of this objective can fire.",
     )
 
 
-def uncovered(planned: PlannedObjective) -> Message:
+def uncovered(plan: Plan, planned: PlannedObjective) -> Message:
     """Describe the alert on servers without measurements; its value is their number of series."""
     if not planned.objective.queries:
         return Message.of(
             "some servers are not measured",
-            f"{{{{ $value }}}} signals of {_needed(planned)} are reported as unavailable: their "
-            "requests count as neither good nor bad. `tokenslo doctor` and the sidecar's status "
-            "page give the reason and the fix.",
+            f"{{{{ $value }}}} signals of {_needed(plan, planned)} are reported as unavailable: "
+            "their requests count as neither good nor bad. `tokenslo doctor` and the sidecar's "
+            "status page give the reason and the fix.",
         )
     return Message.of(
         "some servers are not measured",
-        f"{{{{ $value }}}} series report without {_needed(planned)}: their histogram has other "
-        "buckets, and their events count as neither good nor bad.",
+        f"{{{{ $value }}}} series report without {_needed(plan, planned)}: their histogram has "
+        "other buckets, and their events count as neither good nor bad.",
     )
 
 
-def missing_somewhere(planned: PlannedObjective) -> Message:
+def missing_somewhere(plan: Plan, planned: PlannedObjective) -> Message:
     """Describe the alert on absent metrics of all servers or some, where it is a ticket."""
     return Message.of(
         "the objective cannot be measured, or not on all servers",
-        f"Prometheus has no {_needed(planned)} of some servers or of all.",
+        f"Prometheus has no {_needed(plan, planned)} of some servers or of all.",
         "The events of those servers count as neither good nor bad.",
     )
 
@@ -224,7 +224,7 @@ def _budget_left(plan: Plan, planned: PlannedObjective) -> str:
     )
 
 
-def _needed(planned: PlannedObjective) -> str:
+def _needed(plan: Plan, planned: PlannedObjective) -> str:
     if queries := planned.objective.queries:
         if metric := queries.get("histogram", "").partition("{")[0]:
             return f"{metric}_bucket with a boundary at {threshold_text(planned.objective)}"
@@ -232,7 +232,8 @@ def _needed(planned: PlannedObjective) -> str:
     if planned.indicator.in_slices:
         metrics = dict.fromkeys(SIGNALS[key].metric for key in planned.indicator.signals)
         return " or no ".join(metrics)
-    _, total = counters(planned.objective, Service("", "", Decimal(0), ()))
+    # Of the service, only its name: the selector is in the query.
+    _, total = counters(planned.objective, Service("", plan.service.service, Decimal(0), ()))
     return str(total)
 
 

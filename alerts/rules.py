@@ -187,12 +187,14 @@ class _Rules:
         planned = self.planned
         missing, uncovered = planned.recorded.missing, planned.recorded.uncovered
         if uncovered is None:
-            return ((planned.absent_tier, missing, messages.missing(planned)),)
+            return ((planned.absent_tier, missing, messages.missing(self.plan, planned)),)
         if planned.absent_tier == "ticket":
-            return (("ticket", missing.or_(uncovered), messages.missing_somewhere(planned)),)
+            return (
+                ("ticket", missing.or_(uncovered), messages.missing_somewhere(self.plan, planned)),
+            )
         return (
-            ("page", missing, messages.missing(planned)),
-            ("ticket", uncovered, messages.uncovered(planned)),
+            ("page", missing, messages.missing(self.plan, planned)),
+            ("ticket", uncovered, messages.uncovered(self.plan, planned)),
         )
 
     def _low_traffic_alert(self, condition: LowTrafficCondition) -> Rule:

@@ -275,3 +275,15 @@ def test_counters_continue_between_phases() -> None:
         values(InputSeries("x", (), False, good, bad), phases) == "0 4+4x2 15+3x1 stale _x1 18+0x0"
     )
     assert values(InputSeries("x", (), True, bad, good), phases) == "0 0+0x2 1+0x1 stale _x1 0+0x0"
+
+
+def test_absent_goodput_is_described_by_its_metric() -> None:
+    (rules,) = (
+        text
+        for name, text in alerts.files(
+            example(objective("goodput", "0.95")), source="slo.yaml", version="0.1.0"
+        ).items()
+        if name.endswith("chat.rules.yaml")
+    )
+    described = re.findall(r"Prometheus has no llm_goodput_requests_total\{(.*?)\}", rules)
+    assert described == ['objective="chat/goodput",result=~"good|bad"']
