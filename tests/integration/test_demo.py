@@ -174,6 +174,7 @@ def test_piped_output_has_addresses_and_summary(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "alerts",
         "dashboards",
+        "mkdocs.yml",
         "run",
         "runbooks",
     ]
