@@ -94,13 +94,15 @@ def test_expected_models_probes_and_gateway_gauges(server: Triton, tmp_path: Pat
             ),
         )
         assert layers(running)[1]["model plain"] == (True, "")
-        _, text = get(running.ports[0], "/metrics")
+        gateway = f'{{model_name="{LLM}",version="1"}}'
+        idle = f"vllm:num_requests_running{gateway} 0.0"
+        # A probe may be running.
+        text = read_until(lambda: get(running.ports[0], "/metrics")[1], lambda found: idle in found)
     # The server counts probes; the tap counts clients' requests, and there were none.
     requests = re.findall(rf'^llm_requests_total{{model="{LLM}",.*}} (.+)$', text, re.MULTILINE)
     assert set(requests) == {"0.0"}
-    gateway = f'{{model_name="{LLM}",version="1"}}'
     assert f"vllm:num_requests_waiting{gateway} 0.0" in text
-    assert f"vllm:num_requests_running{gateway} 0.0" in text
+    assert idle in text
     assert f"vllm:kv_cache_usage_perc{gateway} 0." in text
     assert f'vllm:cache_config_info{{block_size="32",model_name="{LLM}",num_gpu_blocks="' in text
     assert f'tokenslo_probe_success{{model="{LLM}"}} 1.0' in text
