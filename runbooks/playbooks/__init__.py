@@ -17,6 +17,7 @@ from runbooks.playbooks.loading import LOADING
 from runbooks.playbooks.measurement import MEASUREMENT
 from runbooks.playbooks.rollout import ROLLOUT
 from runbooks.playbooks.scheduling import SCHEDULING
+from runbooks.playbooks.slo_files import SLO_FILES
 
 PLAYBOOKS: Mapping[str, Playbook] = {
     playbook.key: playbook
@@ -33,5 +34,6 @@ PLAYBOOKS: Mapping[str, Playbook] = {
         *FAILURES,
         *GENERIC,
         *MEASUREMENT,
+        *SLO_FILES,
     )
 }
