@@ -34,6 +34,7 @@ FOLDERS = (
     "tests",
     "tokenslo",
     "tools",
+    "top",
 )
 # Class names that a library requires, so they may recur.
 REQUIRED_NAMES = frozenset({"TritonPythonModel"})

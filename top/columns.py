@@ -20,7 +20,7 @@ _FULL, _HIGH = 0.9, 0.75
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TopColumn:
     """A column of numbers; ``signal`` names it in the list of unavailable signals.
 
     The columns with the lowest ``rank`` stay on a narrow terminal.
@@ -34,27 +34,27 @@ class Column:
 
 
 COLUMNS = (
-    Column("requests", "REQ/S", "requests", 6, rank=3),
-    Column("tokens", "TOK/S", "output tokens", 6, rank=4),
-    Column("ttft_p50", "TTFT p50", "TTFT", 8, rank=10),
-    Column("ttft_p95", "TTFT p95", "TTFT", 8, rank=1),
-    Column("itl_p50", "ITL p50", "ITL", 7, rank=11),
-    Column("itl_p95", "ITL p95", "ITL", 7, rank=2),
-    Column("running", "RUN", "active sequences", 4, rank=6),
-    Column("maximum", "MAX", "maximum sequences", 4, rank=13),
-    Column("waiting", "WAIT", "waiting sequences", 4, rank=7),
-    Column("paused", "PAUSED", "paused sequences", 6, rank=12),
-    Column("kv", "KV CACHE", "KV-cache utilization", _BAR + 5, rank=5),
-    Column("disconnects", "DISC/S", "disconnects", 6, rank=8),
-    Column("objectives", "MISSED", "objectives", 6, rank=0),
+    TopColumn("requests", "REQ/S", "requests", 6, rank=3),
+    TopColumn("tokens", "TOK/S", "output tokens", 6, rank=4),
+    TopColumn("ttft_p50", "TTFT p50", "TTFT", 8, rank=10),
+    TopColumn("ttft_p95", "TTFT p95", "TTFT", 8, rank=1),
+    TopColumn("itl_p50", "ITL p50", "ITL", 7, rank=11),
+    TopColumn("itl_p95", "ITL p95", "ITL", 7, rank=2),
+    TopColumn("running", "RUN", "active sequences", 4, rank=6),
+    TopColumn("maximum", "MAX", "maximum sequences", 4, rank=13),
+    TopColumn("waiting", "WAIT", "waiting sequences", 4, rank=7),
+    TopColumn("paused", "PAUSED", "paused sequences", 6, rank=12),
+    TopColumn("kv", "KV CACHE", "KV-cache utilization", _BAR + 5, rank=5),
+    TopColumn("disconnects", "DISC/S", "disconnects", 6, rank=8),
+    TopColumn("objectives", "MISSED", "objectives", 6, rank=0),
 )
 _MAIN = [column for column in COLUMNS if column.rank < 10]
 """The columns that fit on 80 characters."""
 
 
-def columns_for(width: int) -> list[Column]:
+def columns_for(width: int) -> list[TopColumn]:
     """Return the columns that fit into a width, in display order."""
-    chosen: list[Column] = []
+    chosen: list[TopColumn] = []
     for column in sorted(COLUMNS, key=lambda column: column.rank):
         if total_width([*chosen, column]) > width:
             break
@@ -67,12 +67,12 @@ def main_width() -> int:
     return total_width(_MAIN)
 
 
-def total_width(columns: Sequence[Column], gap: int = GAP) -> int:
+def total_width(columns: Sequence[TopColumn], gap: int = GAP) -> int:
     """Return the width of columns with a gap before each."""
     return sum(column.width + gap for column in columns)
 
 
-def cell_text(column: Column, row: ModelRow) -> Text:
+def cell_text(column: TopColumn, row: ModelRow) -> Text:
     """Return the text of a cell, right-aligned in its column."""
     cell = row.cells[column.key]
     text, style = _content(column.key, cell, row)

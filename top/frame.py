@@ -10,7 +10,16 @@ from textwrap import wrap
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from top.columns import COLUMNS, DASH, GAP, Column, cell_text, columns_for, main_width, total_width
+from top.columns import (
+    COLUMNS,
+    DASH,
+    GAP,
+    TopColumn,
+    cell_text,
+    columns_for,
+    main_width,
+    total_width,
+)
 from top.filters import NAMES, Selection, select
 from top.rows import ModelRow, SidecarRows
 
@@ -33,7 +42,7 @@ class FrameOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class _Layout:
+class _TableLayout:
     """The widths of the name columns, the columns of numbers, and the gap before each of these.
 
     With ``numbers``, sidecars have a number instead of their address.
@@ -42,7 +51,7 @@ class _Layout:
     model: int
     sidecar: int
     numbers: bool
-    columns: Sequence[Column]
+    columns: Sequence[TopColumn]
     gap: int
 
 
@@ -71,7 +80,7 @@ def frame(
     return lines
 
 
-def _layout(sidecars: Sequence[SidecarRows], width: int) -> _Layout:
+def _layout(sidecars: Sequence[SidecarRows], width: int) -> _TableLayout:
     models = [cell_len(row.name) for one in sidecars for row in one.rows]
     longest = min(_LONGEST_MODEL, max([len("MODEL"), *models]))
     several = len(sidecars) > 1
@@ -87,7 +96,7 @@ def _layout(sidecars: Sequence[SidecarRows], width: int) -> _Layout:
     columns = columns_for(room - (reserved if reserved + main_width() <= room else _MODEL))
     model = min(longest, room - total_width(columns))
     gap = 2 * GAP if longest + total_width(columns, 2 * GAP) <= room else GAP
-    return _Layout(max(1, model), sidecar, numbers, columns, gap)
+    return _TableLayout(max(1, model), sidecar, numbers, columns, gap)
 
 
 def _summary(sidecars: Sequence[SidecarRows], rows: Sequence[ModelRow]) -> Text:
@@ -116,7 +125,7 @@ def sort_name(key: str) -> str:
     return next((column.title for column in COLUMNS if column.key == key), key.upper())
 
 
-def _legend(sidecars: Sequence[SidecarRows], layout: _Layout, width: int) -> list[Text]:
+def _legend(sidecars: Sequence[SidecarRows], layout: _TableLayout, width: int) -> list[Text]:
     """List the numbers of sidecars, where their addresses do not fit."""
     if not layout.numbers:
         return []
@@ -128,7 +137,7 @@ def _legend(sidecars: Sequence[SidecarRows], layout: _Layout, width: int) -> lis
     return [Text(line, "dim") for line in lines]
 
 
-def _heading(layout: _Layout, selection: Selection) -> Text:
+def _heading(layout: _TableLayout, selection: Selection) -> Text:
     text = Text(style="bold underline")
     if layout.sidecar and layout.numbers:
         text.append("#".rjust(layout.sidecar) + " ")
@@ -147,7 +156,7 @@ def _sorted(key: str, selection: Selection) -> str:
 
 
 def _lines(
-    rows: Sequence[ModelRow], sidecars: Sequence[SidecarRows], layout: _Layout
+    rows: Sequence[ModelRow], sidecars: Sequence[SidecarRows], layout: _TableLayout
 ) -> Iterator[Text]:
     numbers = {one.sidecar: str(number) for number, one in enumerate(sidecars, 1)}
     models = _shortened((row.name for one in sidecars for row in one.rows), layout.model)
@@ -194,7 +203,7 @@ def _cropped(text: str, width: int) -> str:
     return set_cell_size(text, width)
 
 
-def _errors(sidecars: Sequence[SidecarRows], layout: _Layout) -> Iterator[Text]:
+def _errors(sidecars: Sequence[SidecarRows], layout: _TableLayout) -> Iterator[Text]:
     for number, one in enumerate(sidecars, 1):
         if one.error:
             text = Text(style="red")

@@ -37,7 +37,7 @@ async def print_frame(
 
 async def run(sidecars: Sequence[SidecarScraper], interval: float, console: Console) -> None:
     """Draw frames until the key q; the terminal is restored in every case."""
-    view = _View(sidecars, console)
+    view = _InteractiveView(sidecars, console)
     loop = asyncio.get_running_loop()
     with _keys(view.press), _signals(view.redraw, view.quit), view.live:
         scraping = loop.create_task(scrape_forever(sidecars, interval, view.redraw))
@@ -48,7 +48,7 @@ async def run(sidecars: Sequence[SidecarScraper], interval: float, console: Cons
             await asyncio.wait({scraping})
 
 
-class _View:
+class _InteractiveView:
     """The user's selection, and its frame on the screen."""
 
     def __init__(self, sidecars: Sequence[SidecarScraper], console: Console) -> None:
