@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import pairwise
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -168,6 +169,7 @@ def test_labels_are_read_only_and_shared() -> None:
 
 def test_cached_labels_are_bounded() -> None:
     """Of each round's labels 9,000 may be cached, at most 16,384 of all, and no long ones."""
+    after = [0]
     with traced_memory() as held:
         for start in range(0, 54_000, 9_000):
             numbers = range(start, start + 9_000)
@@ -178,10 +180,12 @@ def test_cached_labels_are_bounded() -> None:
             assert found == list(map(str, numbers))
             assert families["b"].samples[0][1]["x"].endswith(f"y{start}")
             del families, found, lines, long
-            if start == 0:
-                once = held()
-        assert held() < 1.9 * once
-        assert once < 9_000 * 1_000
+            after.append(held())
+    # Labels of earlier tests may be in the cache, which is emptied when it is full: of two rounds
+    # at least one adds all of its labels.
+    once = max(later - earlier for earlier, later in pairwise(after))
+    assert max(after) < 1.9 * once
+    assert once < 9_000 * 1_000
 
 
 def test_lines_of_unwanted_families_are_not_parsed() -> None:
