@@ -131,21 +131,21 @@ def generated(service: str, objectives: tuple[str, ...]) -> dict[str, str]:
 def is_killed(promtool: str, mutant: Mutant) -> bool:
     """Whether the generated tests fail on a mutant."""
     with tempfile.TemporaryDirectory() as folder:
-        return fail(promtool, mutated(mutant), Path(folder))
+        return bool(failure(promtool, mutated(mutant), Path(folder)))
 
 
-def fail(promtool: str, files: Mapping[str, str], folder: Path) -> bool:
-    """Whether the tests among generated files fail."""
+def failure(promtool: str, files: Mapping[str, str], folder: Path) -> str:
+    """Return promtool's output on the first of generated tests that fail, empty if all pass."""
     for name, text in files.items():
         (folder / name).write_text(text)
     for name in sorted((name for name in files if name.endswith(".test.yaml")), reverse=True):
         done = run([promtool, "test", "rules", name], cwd=folder, capture_output=True, check=False)
         if done.returncode:
-            output = done.stdout + done.stderr
-            assert b"FAILED" in output
-            assert b"parse error" not in output, output
-            return True
-    return False
+            output = (done.stdout + done.stderr).decode()
+            assert "FAILED" in output
+            assert "parse error" not in output, output
+            return output
+    return ""
 
 
 def main(text: str = "") -> int:

@@ -142,14 +142,18 @@ async def test_streams_of_the_engine(sidecar: PolledTriton) -> None:
     assert most["sequences_waiting"] == 2
     assert 0 < most["kv_utilization"] <= 1
 
-    await sidecar.poll_until(lambda: sidecar.outcomes("tensorrt_llm") == {"ok": 6})
+    await sidecar.poll_until(
+        lambda: (
+            sidecar.outcomes("tensorrt_llm") == {"ok": 6}
+            and sidecar.value("tensorrt_llm", "sequences_active") == 0
+        )
+    )
     assert sidecar.state("tensorrt_llm", "requests").method == "trtllm_finished"
     assert sidecar.value("tensorrt_llm", "output_tokens") == 72
     ttft = sidecar.value("tensorrt_llm", "ttft")
     assert isinstance(ttft, Distribution)
     assert ttft.count == 6
     assert 0 < ttft.sum / 6 < 5
-    assert sidecar.value("tensorrt_llm", "sequences_active") == 0
     assert sidecar.value("tensorrt_llm", "sequences_max") == 4
 
     await asyncio.sleep(0.7)
