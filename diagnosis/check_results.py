@@ -60,7 +60,7 @@ class CheckResult:
 
 def _element(sample: Sample) -> str:
     labels = {name: value for name, value in sample.labels.items() if name not in _HIDDEN}
-    if set(labels) & {"alertname"}:  # its value is always 1
+    if "alertname" in labels:  # its value is always 1
         return " ".join(labels[name] for name in ("alertname", "instance") if name in labels)
     value = f"{sample.value:.4g}"
     return f"{value} {selector_text('', equal(labels))}" if labels else value
@@ -86,7 +86,7 @@ Answer = QueryResult | str
 class Queries:
     """Concurrent queries with a limit on their number and on the time of all of them.
 
-    ``seconds`` is the limit; a query that has not begun by then is not sent.
+    ``seconds`` is the limit; no query is sent after it.
     """
 
     def __init__(
@@ -118,18 +118,15 @@ class Queries:
 def run_checks(checks: Sequence[PlannedCheck], queries: Queries) -> list[CheckResult]:
     """Run checks and return their results in the same order."""
     exprs = [each.expr for each in checks]
-    answers = queries.run(map(str, exprs))
-    empty = [
-        (each.subject, expr)
-        for each, expr in zip(checks, exprs, strict=True)
-        if answers[str(expr)] == []
-    ]
-    present = _present(empty, queries)
+    texts = [str(expr) for expr in exprs]
+    answers = queries.run(texts)
+    answered = list(zip(checks, exprs, (answers[text] for text in texts), strict=True))
+    present = _present(
+        [(each.subject, expr) for each, expr, answer in answered if answer == []], queries
+    )
     return [
-        _result(each, expr, answers[str(expr)], present[id(each.subject)])
-        if answers[str(expr)] == []
-        else _result(each, expr, answers[str(expr)], None)
-        for each, expr in zip(checks, exprs, strict=True)
+        _result(each, expr, answer, present.get(id(each.subject)))
+        for each, expr, answer in answered
     ]
 
 

@@ -40,7 +40,7 @@ def planned_checks(
     plan: Plan, objectives: Sequence[PlannedObjective], alert: str, evidence: Evidence
 ) -> Iterator[PlannedCheck]:
     """Yield the checks of a diagnosis: in the order of the alert's page, then all others."""
-    subjects = [_subject(plan, each) for each in objectives]
+    subjects = [Subject(plan, each, plan.causes_of(each)) for each in objectives]
     of_page = (*_page_checks(subjects[0], alert),)
     weighed = (key for key in CHECKS if key in evidence.likelihoods)
     for key in dict.fromkeys((*of_page, *weighed)):
@@ -50,11 +50,6 @@ def planned_checks(
             PlannedCheck(check, each)
             for each in able[: _MOST_OBJECTIVES if check.per_objective else 1]
         )
-
-
-def _subject(plan: Plan, planned: PlannedObjective) -> Subject:
-    causes = tuple(each for each in plan.causes if planned in each.explains)
-    return Subject(plan, planned, causes)
 
 
 def _page_checks(subject: Subject, alert: str) -> Iterator[str]:

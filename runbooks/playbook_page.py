@@ -82,8 +82,7 @@ def _subject(plan: Plan, check: DiagnosisCheck) -> Subject | None:
     )
     if (planned := next(fitting, None)) is None:
         return None
-    causes = tuple(cause for cause in plan.causes if planned in cause.explains)
-    return Subject(plan, planned, causes, whole_service=True)
+    return Subject(plan, planned, plan.causes_of(planned), whole_service=True)
 
 
 def _diagnosis(plan: Plan, playbook: Playbook, others: Mapping[str, Playbook]) -> Iterator[str]:

@@ -178,6 +178,10 @@ class Plan:
         """The servers on which the causes of this service are evaluated."""
         return scope_of(self.service.selector, self.service.service, self.needed)
 
+    def causes_of(self, planned: PlannedObjective) -> tuple[PlannedCause, ...]:
+        """Return the causes that explain an objective."""
+        return tuple(cause for cause in self.causes if planned in cause.explains)
+
     def alerts(self) -> Iterator[tuple[PlannedObjective, PlannedAlert]]:
         """Yield every alert with its objective, in file order."""
         for planned in self.objectives:
