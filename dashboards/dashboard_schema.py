@@ -150,7 +150,7 @@ def _target(target: object, where: str) -> Iterator[Violation]:
     expr, source = target.get("expr"), target.get("datasource")
     if isinstance(expr, str) and isinstance(source, dict) and source.get("type") == "prometheus":
         try:
-            parse(expr)
+            parse(expr, variables=True)
         except InvalidPromQL as error:
             yield f"{where}.expr", f"is no PromQL: {error}", "correct the query"
 

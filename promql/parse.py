@@ -52,7 +52,7 @@ _FILLS = frozenset({"fill", "fill_left", "fill_right"})
 _EXTENDED = frozenset({"anchored", "smoothed"})
 
 
-def parse(text: str, variables: bool = True) -> Expr:
+def parse(text: str, variables: bool = False) -> Expr:
     """Parse an expression, with or without Grafana variables; raises :class:`InvalidPromQL`."""
     if len(text) > MAX_LENGTH:
         raise PromQLTooLarge(f"longer than {MAX_LENGTH >> 10} KiB", 0)
@@ -64,7 +64,7 @@ def window_seconds(window: str) -> float | None:
     length = duration(window)
     if length is None:
         try:
-            length = seconds(parse(window, variables=False))
+            length = seconds(parse(window))
         except InvalidPromQL:
             return None
     return length if length is not None and length > 0 else None

@@ -53,7 +53,7 @@ def read_query(text: str) -> InstantQuery:
     if len(text) > MAX_LENGTH:
         raise InvalidQuery(f"is longer than {MAX_LENGTH:,} characters")
     try:
-        tree = parse(text, variables=False)
+        tree = parse(text)
         gives = check(tree)
     except InvalidPromQL as problem:
         raise InvalidQuery(f"is not PromQL: {problem.message}") from None

@@ -103,7 +103,7 @@ def panel_no_targets(board: Json) -> Iterator[str]:
 
 def target_promql(board: Json) -> Iterator[str]:
     for expr in queries(board):
-        parse(expr)
+        parse(expr, variables=True)
         if not expr:
             yield "empty"
 
@@ -111,7 +111,7 @@ def target_promql(board: Json) -> Iterator[str]:
 def ranges(board: Json, *types: str) -> Iterator[tuple[Vector, str]]:
     """Yield every selector with the function that it is the argument of, if any."""
     for expr in queries(board, *types):
-        for node, around in walk(parse(expr)):
+        for node, around in walk(parse(expr, variables=True)):
             if isinstance(node, Vector):
                 inside = around[-1] if around else None
                 yield node, inside.function if isinstance(inside, Call) else ""

@@ -81,7 +81,7 @@ def selectors_of(board):
 @EACH_BOARD
 def test_every_query_parses_and_reads_existing_metrics_and_labels(kind):
     for panel, expr in queries_of(BOARDS[kind]):
-        parse(expr)
+        parse(expr, variables=True)
         assert selectors(expr), panel["title"]
         assert unknown(expr) == [], panel["title"]
 
@@ -305,7 +305,7 @@ def test_variables_select_what_the_selector_leaves_open(kind):
     assert variables["datasource"]["query"] == "prometheus"
     for name in labels:
         variable = variables[name]
-        parse(re.fullmatch(r"label_values\((.*), \w+\)", variable["query"])[1])
+        parse(re.fullmatch(r"label_values\((.*), \w+\)", variable["query"])[1], variables=True)
         assert variable["query"].startswith("label_values(tokenslo_model_info")
         assert variable["includeAll"]
         assert bool(re.fullmatch(variable["allValue"], "")) == (name != "instance"), (

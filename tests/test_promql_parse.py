@@ -227,9 +227,9 @@ def test_printing_a_parsed_expression_keeps_it(text: str) -> None:
     ],
 )
 def test_a_parsed_expression_is_printed_as_built_ones(text: str, printed: str) -> None:
-    tree = parse(text, variables=False)
+    tree = parse(text)
     assert str(tree) == printed
-    assert parse(printed, variables=False) == tree
+    assert parse(printed) == tree
 
 
 @pytest.mark.parametrize(
@@ -263,11 +263,11 @@ def test_range_from_an_expression_has_no_fixed_length() -> None:
 
 
 def test_without_variables_there_are_none() -> None:
-    (selector,) = selectors(parse('x{a="$b"}', variables=False))
+    (selector,) = selectors(parse('x{a="$b"}'))
     assert [matcher.value for matcher in selector.matchers] == ["$b"]
     for text in ("$x", "x[$__interval]", "x_${y}", "x offset $y", "x[[y]]"):
         with pytest.raises(InvalidPromQL):
-            parse(text, variables=False)
+            parse(text)
 
 
 def test_metric_name_may_be_given_by_a_matcher() -> None:
@@ -349,11 +349,12 @@ def test_errors_have_message_and_position(text: str, message: str, offset: int) 
     ],
 )
 def test_variables_are_allowed_anywhere(text: str) -> None:
-    assert str(parse(text)) == text
+    assert str(parse(text, variables=True)) == text
 
 
 def test_properties_hidden_by_a_variable_are_unknown() -> None:
-    tree = parse('sum by (pod, $more) (rate(x_$kind{a="1", b=~"$b"}[$__rate_interval]))')
+    text = 'sum by (pod, $more) (rate(x_$kind{a="1", b=~"$b"}[$__rate_interval]))'
+    tree = parse(text, variables=True)
     (selector,) = selectors(tree)
     assert isinstance(tree, Aggregate)
     assert tree.keeps("anything")

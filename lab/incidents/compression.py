@@ -82,7 +82,7 @@ class TimeScale:
 
     def expression(self, text: str) -> str:
         """Compress an expression; raises promql.lexer.InvalidPromQL or ValueError."""
-        return str(self._node(parse(text, variables=False)))
+        return str(self._node(parse(text)))
 
     def duration(self, text: str, least: float = 0.0) -> str:
         """Compress a duration; raises ValueError if a query decides its length."""
@@ -137,7 +137,7 @@ def _is_age(expr: Expr) -> bool:
 
 
 def _seconds(text: str) -> float:
-    length = duration_expressions.seconds(parse(text, variables=False))
+    length = duration_expressions.seconds(parse(text))
     if length is None:
         raise ValueError(f"{text!r} has no length of its own")
     return length

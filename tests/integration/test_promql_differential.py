@@ -152,7 +152,7 @@ def refused_by_prometheus(promtool: Path, texts: list[str], folder: Path) -> set
 
 def is_refused_here(text: str) -> bool:
     try:
-        check(parse(text, variables=False))
+        check(parse(text))
     except InvalidPromQL:
         return True
     return False
