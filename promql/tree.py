@@ -301,6 +301,8 @@ class Binary(Expr):
 
     def __str__(self) -> str:
         need_left, need_right = self.needs
+        if isinstance(self.right, Negative):
+            need_right = 0  # a sign after an operator belongs to what follows it
         left, right = parenthesised(self.left, need_left), parenthesised(self.right, need_right)
         return f"{left} {self.operator} {right}"
 

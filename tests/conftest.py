@@ -91,6 +91,7 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.register_profile(
         "on a busy machine",
         deadline=None,
+        derandomize=config.getoption("hypothesis_seed") is None,
         max_examples=60,
         suppress_health_check=[HealthCheck.too_slow],
     )

@@ -523,6 +523,9 @@ async def test_a_defect_is_logged_and_the_next_export_is_sent(
         export = OtlpExport(url, "1.2.3", SERVER)
         export.offer(Push(lambda: 1 // 0))  # type: ignore[arg-type, return-value]
         await settled(export, 1)
+        offer(export)
+        await settled(export, 2)
         await close(export)
-    assert results(export) == {"failed": 1.0, "ok": 1.0}
+    assert results(export)["failed"] == 1.0
+    assert results(export)["ok"] >= 1.0
     assert "internal error, please report it" in caplog.messages[0]

@@ -216,6 +216,8 @@ def test_printing_a_parsed_expression_keeps_it(text: str) -> None:
         ("x + on(a,b) group_left fill(0) y", "x + on (a, b) group_left fill(0) y"),
         ("a >bool ignoring(c)group_right(d) b", "a > bool ignoring (c) group_right (d) b"),
         ("- (x) ^ 2 # comment", "-(x) ^ 2"),
+        ("a*- b", "a * -b"),
+        ("a ^ -b*c", "a ^ -b * c"),
         ('{"a metric", "a b"=\'c\'}', '{"a metric","a b"="c"}'),
         ('{"on"} + {__name__="x"}', '{"on"} + {__name__="x"}'),
         ('x{"inf"="y"}', 'x{"inf"="y"}'),
