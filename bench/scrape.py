@@ -122,7 +122,9 @@ def _serve(bodies: list[bytes], documents: dict[str, object], port: int) -> None
 
 
 @contextmanager
-def sidecar(server: str, url: str) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
+def sidecar(
+    server: str, url: str, *arguments: str
+) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
     """Run the sidecar on a server; yield its port and process."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -136,6 +138,7 @@ def sidecar(server: str, url: str) -> Iterator[tuple[int, subprocess.Popen[bytes
         ),
         *(f"--{server}", url, "--interval", "1s", "--max-bytes", "64MiB"),
         *(("--triton-metrics", f"{url}/metrics") if server == "triton" else ()),
+        *arguments,
     ]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:

@@ -38,7 +38,8 @@ from exporter.store.decode_progress import DecodeProgress
 from exporter.store.latency_history import LatencyRecorder
 from exporter.store.store import Store
 from exporter.store.view import View
-from exporter.web.gateway import families as gateway_families
+from exporter.web.gateway import SIGNALS_READ
+from exporter.web.gateway_page import GatewayPage
 from exporter.web.otlp_genai import from_engines
 from exporter.web.readiness import Readiness, ReadinessInputs, readiness
 from exporter.web.readiness import family as ready_family
@@ -97,6 +98,8 @@ async def watch(
     taps = [source for source in sources if isinstance(source, TapSource)]
     export = _otlp_export(config, version)
     supervisor = Supervisor()
+    gateway_metrics = tuple(chain.from_iterable(config.gateway_metrics))
+    gateway_page = GatewayPage(lambda: store.states(SIGNALS_READ, monotonic()), gateway_metrics)
 
     def tasks() -> tuple[TaskState, ...]:
         return (
@@ -130,11 +133,10 @@ async def watch(
         )
 
     def metrics_families(view: View) -> tuple[MetricFamily, ...]:
-        wanted = chain.from_iterable(config.gateway_metrics)
         processes = (tap_families(source.pid) for source in taps if source.pid is not None)
         return (
             *own(view),
-            *gateway_families(view, wanted),
+            *gateway_page.families(),
             *process_families(),
             *chain.from_iterable(processes),
         )
@@ -165,6 +167,7 @@ async def watch(
         current_readiness,
         status,
         metrics_families,
+        gateway_page.render if gateway_metrics else None,
     )
     async with AsyncExitStack() as stack:
         url, close = await start(application(facts), config.listen)

@@ -269,13 +269,20 @@ async def watched(
 
 
 @asynccontextmanager
-async def watching(*sources: Source, services: tuple[Service, ...] = ()) -> AsyncIterator[str]:
+async def watching(
+    *sources: Source, services: tuple[Service, ...] = (), **flags: str
+) -> AsyncIterator[str]:
     """Run the loop and give its URL."""
     stop = asyncio.Event()
     ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     running = asyncio.create_task(
         watch(
-            sources, quick(), services, "1.2.3", stop, announce=lambda _, url: ready.set_result(url)
+            sources,
+            quick(**flags),
+            services,
+            "1.2.3",
+            stop,
+            announce=lambda _, url: ready.set_result(url),
         )
     )
     try:
@@ -393,6 +400,29 @@ async def test_a_defect_in_evaluating_objectives_does_not_stop_the_scrapes(
     assert first.getMessage() == (
         "logging which objectives can be measured: internal error, please report it"
     )
+
+
+async def test_the_gateway_page_has_the_gauges_until_their_source_is_silent() -> None:
+    line = 'vllm:kv_cache_usage_perc{model_name="llama",version="1"} 0.5'
+    scripted = Scripted(good(0.5))
+    async with watching(scripted, **{"gateway-metrics": "vllm", "stale-after": "1s"}) as url:
+        text = await eventually(f"{url}/gateway", lambda _, text: line in text)
+        assert [each for each in text.splitlines() if not each.startswith("#")] == [line]
+        assert line in (await get(f"{url}/metrics"))[1]
+        scripted.remaining = [SourceError("refused", "nothing listens there")]
+
+        async def withdrawn() -> bool:
+            return await get(f"{url}/gateway") == (200, "")
+
+        await until(withdrawn)
+        assert line not in (await get(f"{url}/metrics"))[1]
+
+
+async def test_without_gateway_metrics_there_is_no_gateway_page() -> None:
+    async with watching(Scripted(good())) as url:
+        status, text = await get(f"{url}/gateway")
+    assert status == 404
+    assert "with --gateway-metrics, /gateway" in text
 
 
 async def test_a_background_task_that_fails_is_restarted_counted_and_shown(

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from exporter.gateway_names import NAMES, parse
+from exporter.samples import Measurement, Snapshot, SourceError
+from exporter.store.store import Store
 from exporter.store.view import View
 from exporter.web.collector import expose
-from exporter.web.gateway import families
+from exporter.web.gateway import SIGNALS_READ, families
+from exporter.web.gateway_page import GatewayPage
 from slos.errors import BadValue
 from tests.views import measured, unavailable, view
 
@@ -159,3 +164,80 @@ def test_invalid_names_are_refused_with_a_fix(text: str) -> None:
     with pytest.raises(BadValue) as refused:
         parse(text)
     assert all(name in refused.value.fix for name in NAMES)
+
+
+def test_a_stale_gauge_withdraws_all_gauges_of_its_model() -> None:
+    stale = replace(unavailable("kv_utilization", "no successful scrape for 6 s"), stale=True)
+    shown = view(
+        measured("sequences_waiting", 3.0),
+        stale,
+        measured("sequences_waiting", 4.0, model="other"),
+    )
+    assert series(shown, "queued=queued") == ['queued{model_name="other",version="1"} 4.0']
+
+
+class TestPage:
+    """``/gateway``: the same gauges as on ``/metrics``, of a store at a given time."""
+
+    def setup_method(self) -> None:
+        self.now = 0.0
+        self.store = Store(stale_after=5.0)
+        self.page = GatewayPage(
+            lambda: self.store.states(SIGNALS_READ, self.now), parse("trtllm")[:3]
+        )
+
+    def scrape(self, source: str = "engine", **gauges: float) -> None:
+        measurements = tuple(
+            Measurement(signal, "llama", "1", "trtllm_iteration", {(): value})
+            for signal, value in gauges.items()
+        )
+        self.store.update(Snapshot(source, measurements), self.now, 0.01)
+
+    def lines(self) -> list[str]:
+        """Return the series, which must be those of ``/metrics`` at the same time."""
+        of_metrics = expose(
+            NOTHING, "1", more=families(self.store.view(self.now), parse("trtllm")[:3])
+        )
+        lines = [
+            [line for line in text.decode().splitlines() if not line.startswith(("#", "tokenslo_"))]
+            for text in (self.page.render(), of_metrics.body)
+        ]
+        assert lines[0] == lines[1]
+        return lines[0]
+
+    def test_a_new_value_is_served_from_its_scrape_on(self) -> None:
+        assert self.page.render() == b""
+        self.scrape(sequences_waiting=3.0)
+        assert self.lines() == ['trtllm_num_requests_waiting{model_name="llama",version="1"} 3.0']
+        self.scrape(sequences_waiting=4.0)
+        assert self.lines() == ['trtllm_num_requests_waiting{model_name="llama",version="1"} 4.0']
+
+    def test_text_is_rendered_once_per_change(self) -> None:
+        self.scrape(sequences_waiting=3.0)
+        text = self.page.render()
+        assert text.startswith(b"# HELP trtllm_num_requests_waiting ")
+        self.now = 4.9
+        assert self.page.render() is text
+
+    def test_gauges_are_withdrawn_when_their_source_is_silent(self) -> None:
+        self.scrape(sequences_waiting=3.0)
+        self.now = 5.0
+        self.store.fail("engine", SourceError("refused", "refused"), self.now, 0.01)
+        assert self.lines() != []
+        self.now = 5.1
+        assert self.lines() == []
+        self.scrape(sequences_waiting=1.0)
+        assert self.lines() != []
+
+    def test_gauges_are_withdrawn_when_one_of_two_sources_is_silent(self) -> None:
+        self.scrape("engine", kv_utilization=0.5)
+        self.now = 4.0
+        self.scrape("tap", sequences_waiting=3.0)
+        assert len(self.lines()) == 2
+        self.now = 6.0
+        assert self.lines() == []
+
+    def test_a_gauge_that_its_source_withdraws_leaves_the_others(self) -> None:
+        self.scrape(kv_utilization=0.5, sequences_waiting=3.0)
+        self.scrape(sequences_waiting=3.0)
+        assert self.lines() == ['trtllm_num_requests_waiting{model_name="llama",version="1"} 3.0']

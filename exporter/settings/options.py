@@ -168,8 +168,8 @@ OPTIONS = (
     Option(
         "gateway-metrics",
         "NAMES",
-        "Serve the gauges of the Gateway API inference extension, under the names of "
-        f"{', '.join(gateway_names.NAMES)}, or each as ROLE=METRIC; repeatable.",
+        "Serve the gauges of the Gateway API inference extension, also alone on /gateway, under "
+        f"the names of {', '.join(gateway_names.NAMES)}, or each as ROLE=METRIC; repeatable.",
         gateway_names.parse,
         many=True,
     ),

@@ -26,7 +26,7 @@ backwards.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 from math import inf
 
@@ -168,6 +168,15 @@ class Store:
                 last_minute.with_summary(state, history, counted_at)
                 for state, (counted_at, history) in zip(view.signals, histories, strict=True)
             ),
+        )
+
+    def states(self, signals: Collection[str], now: float) -> tuple[SignalState, ...]:
+        """Return the current states of some signals, by model."""
+        return tuple(
+            self._cached_state(model, signal, records[signal], now)
+            for model, records in sorted(self._records.items())
+            for signal in signals
+            if signal in records
         )
 
     def models(self, now: float) -> tuple[ModelInfo, ...]:
@@ -337,8 +346,17 @@ class Store:
         best = record.best_method(now, self._stale_after)
         if not best:
             note, fix, reason = self._why_unavailable(record, now)
+            stale = any(last.current for last in record.methods.values())
             return SignalState(
-                name, *model, "", "unavailable", {}, note=note, fix=fix, reason=reason
+                name,
+                *model,
+                "",
+                "unavailable",
+                {},
+                note=note,
+                fix=fix,
+                reason=reason,
+                stale=stale,
             )
         last, method, signal = record.methods[best], METHODS[best], SIGNALS[name]
         return SignalState(

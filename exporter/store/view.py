@@ -18,6 +18,7 @@ class SignalState:
     a label.  Otherwise ``note`` states a limitation of the method.
     ``recent`` summarizes the last minute as text ("p50 0.21 s, p95 0.74 s"), and ``last_minute``
     is the increase of counters and histograms in it; only the status page uses both.
+    ``stale`` is true if the signal is unavailable because its source stopped responding.
     """
 
     signal: str
@@ -31,6 +32,7 @@ class SignalState:
     reason: str = ""
     recent: str = ""
     last_minute: Mapping[Labels, Value] = field(default_factory=dict)
+    stale: bool = False
 
 
 def gauge(states: Mapping[str, SignalState], signal: str) -> float | None:

@@ -14,6 +14,7 @@ from exporter.store.view import View
 from exporter.web.text_format import TextWriter
 from exporter.web.view_families import families
 
+TEXT_CONTENT_TYPE = prometheus_text.CONTENT_TYPE_PLAIN_0_0_4
 _WRITER = TextWriter()
 
 
@@ -41,11 +42,7 @@ def expose(
     """
     is_openmetrics = "application/openmetrics-text" in accept
     body = _WRITER.render(families(view, version, more), openmetrics=is_openmetrics)
-    content_type = (
-        openmetrics.CONTENT_TYPE_LATEST
-        if is_openmetrics
-        else prometheus_text.CONTENT_TYPE_PLAIN_0_0_4
-    )
+    content_type = openmetrics.CONTENT_TYPE_LATEST if is_openmetrics else TEXT_CONTENT_TYPE
     if not compress:
         return RenderedExposition(body, content_type, "")
     return RenderedExposition(gzip.compress(body, compresslevel=1, mtime=0), content_type, "gzip")

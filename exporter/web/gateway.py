@@ -1,6 +1,8 @@
 """Gauges for the endpoint picker of the Gateway API inference extension.
 
-An unavailable value has no series: a 0 would draw all traffic.
+An unavailable value has no series: a 0 would draw all traffic.  A model with a stale value has no
+series at all: the picker keeps the last value of a missing metric, and an endpoint is fresh for it
+as long as one metric is present.
 """
 
 from __future__ import annotations
@@ -64,6 +66,7 @@ def _samples_by_role(view: View) -> list[tuple[tuple[str, str], dict[str, Sample
             },
         )
         for model, states in view.by_model().items()
+        if not any(signal in states and states[signal].stale for signal in SIGNALS_READ)
     ]
 
 
@@ -111,3 +114,12 @@ _SAMPLE_OF: Mapping[str, Callable[[Mapping[str, SignalState]], Sample | None]] =
     "blocks": _plain(lambda states: gauge(states, "kv_blocks_max")),
     "lora": _lora,
 }
+
+SIGNALS_READ = (
+    *_SEQUENCE_GAUGES,
+    "kv_utilization",
+    "kv_block_tokens",
+    "kv_blocks_max",
+    "lora_adapters",
+)
+"""Every signal that a gauge is made of."""

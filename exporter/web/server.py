@@ -16,7 +16,7 @@ from exporter.families import MetricFamily
 from exporter.http_server import add_headers
 from exporter.render_gate import RENDER_GATE
 from exporter.store.view import View
-from exporter.web.collector import RenderedExposition, expose
+from exporter.web.collector import TEXT_CONTENT_TYPE, RenderedExposition, expose
 from exporter.web.page_assets import CONTENT_SECURITY_POLICY
 from exporter.web.readiness import Readiness
 from exporter.web.status import Status
@@ -26,7 +26,8 @@ from exporter.web.status_page import status_html
 T = TypeVar("T")
 
 EXPLANATIONS = {
-    404: "Not found. The endpoints are /, /metrics, /healthz and /readyz.",
+    404: "Not found. The endpoints are /, /metrics, /healthz, /readyz and, with --gateway-metrics, "
+    "/gateway.",
     405: "Only GET and HEAD are allowed.",
 }
 
@@ -36,8 +37,8 @@ class Facts:
     """The data of all endpoints: ``status`` is called in a thread, all else on the event loop.
 
     ``summarized_view`` returns a function that returns the view of the status page, to be called in
-    a thread.  ``more`` are the families of
-    ``/metrics`` that do not come from a view.
+    a thread.  ``more`` are the families of ``/metrics`` that do not come from a view, and
+    ``gateway`` returns the text of ``/gateway``; without it, there is no such page.
     """
 
     version: str
@@ -46,6 +47,7 @@ class Facts:
     readiness: Callable[[View], Readiness]
     status: Callable[[View], Status]
     more: Callable[[View], Iterable[MetricFamily]] = lambda _: ()
+    gateway: Callable[[], bytes] | None = None
 
 
 class Renderer:
@@ -105,6 +107,10 @@ def application(facts: Facts) -> web.Application:
             headers["Content-Encoding"] = exposition.encoding
         return web.Response(body=exposition.body, headers=headers)
 
+    async def gateway(_: web.Request) -> web.Response:
+        assert facts.gateway  # noqa: S101
+        return web.Response(body=facts.gateway(), headers={"Content-Type": TEXT_CONTENT_TYPE})
+
     async def healthz(_: web.Request) -> web.Response:
         return web.Response(text="ok\n")
 
@@ -139,6 +145,8 @@ def application(facts: Facts) -> web.Application:
     app = web.Application(middlewares=[_explain_errors])
     app.router.add_get("/", status)
     app.router.add_get("/metrics", metrics)
+    if facts.gateway:
+        app.router.add_get("/gateway", gateway)
     app.router.add_get("/healthz", healthz)
     app.router.add_get("/readyz", readyz)
     app.on_response_prepare.append(add_headers)

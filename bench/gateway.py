@@ -1,0 +1,192 @@
+"""Measure ``/gateway`` while ``/metrics`` is rendered, next to prometheus_client.
+
+Run ``python -m bench.gateway`` from the checkout; README.md explains the columns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from http.client import HTTPConnection
+from statistics import median, quantiles
+from urllib.parse import quote
+
+from prometheus_client import start_http_server
+from prometheus_client.core import Metric
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector, CollectorRegistry
+
+from bench.arguments import positive_integer
+from bench.scrape import expositions, served, sidecar, timed, wait
+
+MODELS = 115
+"""Number of vLLM models with which ``/metrics`` has 13,000 series."""
+PICKERS = 3
+"""Replicas of the endpoint picker; each scrapes on a connection of its own."""
+PERIOD = 0.05
+"""Seconds between two scrapes of an endpoint picker."""
+REQUESTS = 1_000
+GAUGES = ("vllm:num_requests_waiting", "vllm:num_requests_running", "vllm:kv_cache_usage_perc")
+HEADERS = {"Accept-Encoding": "gzip"}
+SWITCH_SECONDS = 0.0005
+"""Time slice of the bench's own threads, so that they do not wait for each other."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseTime:
+    """Start and duration of a response, in seconds."""
+
+    start: float
+    seconds: float
+
+
+class Poller(threading.Thread):
+    """Request a path on one connection until stopped, every ``period`` seconds."""
+
+    def __init__(self, port: int, path: str, period: float, stop: threading.Event) -> None:
+        super().__init__()
+        self._port, self._path, self._period, self._stopped = port, path, period, stop
+        self.times: list[ResponseTime] = []
+
+    def run(self) -> None:
+        connection = HTTPConnection("127.0.0.1", self._port, timeout=30)
+        due = time.perf_counter()
+        while not self._stopped.is_set():
+            start = time.perf_counter()
+            connection.request("GET", self._path, headers=HEADERS)
+            response = connection.getresponse()
+            response.read()
+            self.times.append(ResponseTime(start, time.perf_counter() - start))
+            due = max(due + self._period, time.perf_counter())
+            self._stopped.wait(due - time.perf_counter())
+        connection.close()
+
+
+def overlapping(
+    times: Sequence[ResponseTime], renderings: Sequence[ResponseTime]
+) -> Sequence[float]:
+    """Return the durations of the responses that overlap a rendering."""
+    spans = [(one.start, one.start + one.seconds) for one in renderings]
+    return [
+        one.seconds
+        for one in times
+        if any(begin < one.start + one.seconds and one.start < end for begin, end in spans)
+    ]
+
+
+@contextmanager
+def peer(text: str) -> Iterator[int]:
+    """Serve the same families by prometheus_client's own server in a child; yield its port."""
+    reader, writer = os.pipe()
+    process = os.fork()
+    if not process:
+        _serve_peer(text, writer)
+    os.close(writer)
+    try:
+        yield int(os.read(reader, 16))
+    finally:
+        os.close(reader)
+        os.kill(process, signal.SIGKILL)
+        os.waitpid(process, 0)
+
+
+def _serve_peer(text: str, port: int) -> None:
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+
+    class PeerCollector(Collector):
+        def __init__(self, name: str) -> None:
+            self.family = families[name]
+
+        def collect(self) -> Iterator[Metric]:
+            yield self.family
+
+        def describe(self) -> Iterator[Metric]:
+            yield self.family
+
+    registry = CollectorRegistry()
+    for name in families:
+        registry.register(PeerCollector(name))
+    server, thread = start_http_server(0, "127.0.0.1", registry)
+    os.write(port, str(server.server_port).encode())
+    thread.join()
+
+
+def measure(port: int, path: str, requests: int, full: str = "/metrics") -> list[Poller]:
+    """Request ``path`` as endpoint pickers do, beside back-to-back scrapes of ``full``.
+
+    Return the pollers; the last one is that of ``full``.
+    """
+    stop = threading.Event()
+    pollers = [Poller(port, path, PERIOD, stop) for _ in range(PICKERS)]
+    pollers.append(Poller(port, full, 0.0, stop))
+    for poller in pollers:
+        poller.start()
+    try:
+        while sum(len(poller.times) for poller in pollers[:-1]) < requests:
+            time.sleep(PERIOD)
+    finally:
+        stop.set()
+        for poller in pollers:
+            poller.join()
+    return pollers
+
+
+def row(name: str, pollers: Sequence[Poller]) -> str:
+    """Return a row of the table."""
+    *pickers, full = pollers
+    times = overlapping([one for poller in pickers for one in poller.times], full.times)
+    whole = median(one.seconds for one in full.times)
+    cuts = quantiles(times, n=100, method="inclusive")
+    cells = (1000 * cuts[49], 1000 * cuts[98], 1000 * max(times), 1000 * whole)
+    return (
+        f"{name:<18} {len(times):>8,}  "
+        + "  ".join(f"{cell:>8.1f}" for cell in cells)
+        + f"  {whole / cuts[98]:>11.1f}"
+    )
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(prog="python -m bench.gateway", description=__doc__)
+    parser.add_argument("--requests", default=str(REQUESTS), help="of the endpoint pickers, a row")
+    parser.add_argument("--models", default=str(MODELS), help="number of models")
+    options = parser.parse_args()
+    requests = positive_integer(options.requests, "--requests")
+    models = positive_integer(options.models, "--models")
+    sys.setswitchinterval(SWITCH_SECONDS)
+    with ExitStack() as stack:
+        source = stack.enter_context(served(expositions("vllm", models, 60), {}))
+        names = ("--gateway-metrics", "vllm")
+        port, _ = stack.enter_context(sidecar("vllm", source, *names))
+        wait(port, "/readyz")
+        text = gzip.decompress(timed(port, "/metrics")[2]).decode()
+        series = sum(not line.startswith("#") for line in text.splitlines())
+        print(
+            f"{models:,} models, {series:,} series on /metrics, {PICKERS} endpoint pickers at 20/s"
+        )
+        print("milliseconds of responses during a rendering of /metrics\n")
+        print(
+            f"{'page':<18} {'requests':>8}  {'p50':>8}  {'p99':>8}  {'max':>8}  {'/metrics':>8}  "
+            f"{'/metrics/p99':>11}"
+        )
+        pages: dict[str, Callable[[], list[Poller]]] = {
+            "/gateway": lambda: measure(port, "/gateway", requests),
+            "/healthz": lambda: measure(port, "/healthz", requests),
+        }
+        for name, run in pages.items():
+            print(row(name, run()), flush=True)
+        selected = "&".join(f"name[]={quote(name)}" for name in GAUGES)
+        other = stack.enter_context(peer(text))
+        print(row("prometheus_client", measure(other, f"/metrics?{selected}", requests)))
+
+
+if __name__ == "__main__":
+    main()
