@@ -29,6 +29,7 @@ from exporter.process_metrics import tap_families
 from exporter.render_gate import RENDER_GATE
 from exporter.samples import Snapshot, SourceError
 from exporter.settings import Settings
+from exporter.settings.listeners import listener_access
 from exporter.sources import Source
 from exporter.sources.factory import configured
 from exporter.sources.probe import Probe, of_openai, of_triton, without_probes
@@ -170,7 +171,8 @@ async def watch(
         gateway_page.render if gateway_metrics else None,
     )
     async with AsyncExitStack() as stack:
-        url, close = await start(application(facts), config.listen)
+        access = listener_access(config, config.listen)
+        url, close = await start(application(facts), config.listen, access)
         stack.push_async_callback(close)
         announce(version, url)
         if export:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import resource
+import ssl
 from collections.abc import Awaitable, Callable
 from typing import cast
 
@@ -79,11 +80,20 @@ class ConnectionLimit:
 
 
 class LimitedProtocol(asyncio.Protocol):
-    """Wraps aiohttp's protocol, and reports its connection to a limit."""
+    """Wraps aiohttp's protocol, and reports its connection to a limit.
 
-    def __init__(self, inner: asyncio.Protocol, limit: ConnectionLimit) -> None:
+    A TLS client that ``permits`` refuses is disconnected before its first request.
+    """
+
+    def __init__(
+        self,
+        inner: asyncio.Protocol,
+        limit: ConnectionLimit,
+        permits: Callable[[ssl.SSLObject | None], bool] = lambda _: True,
+    ) -> None:
         self._inner = inner
         self._limit = limit
+        self._permits = permits
         self._transport: asyncio.Transport | None = None
         self.data_received = inner.data_received  # type: ignore[method-assign]
         self.eof_received = inner.eof_received  # type: ignore[method-assign]
@@ -92,9 +102,13 @@ class LimitedProtocol(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Add the connection to the limit."""
+        permitted = self._permits(transport.get_extra_info("ssl_object"))
         self._transport = cast(asyncio.Transport, transport)
         self._inner.connection_made(transport)
         self._limit.opened(self._transport)
+        if not permitted:
+            self.data_received = lambda _: None  # type: ignore[assignment,method-assign]
+            self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Remove the connection from the limit."""

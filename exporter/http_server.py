@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import cast
 
 from aiohttp import web, web_response
@@ -12,6 +13,8 @@ from exporter import connection_limit
 from exporter.connection_limit import ConnectionLimit, LimitedProtocol, possible_connections
 from exporter.sockets import Listen
 from exporter.sockets import listen as bind
+from exporter.tls_listener import Handshakes, TlsListener
+from exporter.web_config import ListenerAccess
 
 HEADERS = {
     "Cache-Control": "no-store",
@@ -37,15 +40,26 @@ async def add_headers(_: web.Request, response: web.StreamResponse) -> None:
 
 
 async def start(
-    app: web.Application, listen: Listen, *, setting: str = "listen", auto_decompress: bool = True
+    app: web.Application,
+    listen: Listen,
+    access: ListenerAccess | None = None,
+    *,
+    setting: str = "listen",
+    auto_decompress: bool = True,
 ) -> tuple[str, Callable[[], Awaitable[None]]]:
     """Serve ``app``; return its URL, without a path, and a function that stops it.
 
+    ``access`` decides which requests are served, by default those to this machine's addresses.
     Without ``auto_decompress`` handlers get compressed request bodies.  Raises InvalidFile, naming
     the ``setting``, if ``listen`` is not available.
     """
-    limit = ConnectionLimit(setting, possible_connections(), connection_limit.HEAD_SECONDS)
-    app.middlewares.append(limit.middleware)
+    access = access or ListenerAccess()
+    most, head_seconds = possible_connections(), connection_limit.HEAD_SECONDS
+    limit = ConnectionLimit(setting, most, head_seconds)
+    # In this order: a refused request counts among those of its connection.
+    app.middlewares.insert(0, access.middleware)
+    app.middlewares.insert(0, limit.middleware)
+    app.on_response_prepare.append(access.add_headers)
     runner = web.AppRunner(
         app,
         access_log=None,
@@ -57,12 +71,24 @@ async def start(
     await runner.setup()
     make_protocol = cast(web.Server, runner.server)
     loop = asyncio.get_running_loop()
-    servers = [
-        await loop.create_server(
-            lambda: LimitedProtocol(make_protocol(), limit), sock=each, backlog=BACKLOG
-        )
-        for each in sockets
-    ]
+
+    def new_protocol() -> LimitedProtocol:
+        return LimitedProtocol(make_protocol(), limit, access.permits_peer)
+
+    servers: list[asyncio.Server | TlsListener] = []
+    for each in sockets:
+        if access.encrypted:
+            listener = TlsListener(
+                each,
+                new_protocol,
+                access.context,
+                handshake_seconds=head_seconds,
+                admit=partial(_replace_oldest, most),
+            )
+            listener.open()
+            servers.append(listener)
+        else:
+            servers.append(await loop.create_server(new_protocol, sock=each, backlog=BACKLOG))
 
     async def stop() -> None:
         for server in servers:
@@ -70,4 +96,12 @@ async def start(
         await runner.cleanup()
 
     host, port = sockets[0].getsockname()[:2]
-    return f"http://{Listen(host, port)}", stop
+    scheme = "https" if access.encrypted else "http"
+    return f"{scheme}://{Listen(host, port)}", stop
+
+
+def _replace_oldest(most: int, handshakes: Handshakes) -> bool:
+    """Cancel the oldest handshake at the limit: silent clients cannot lock out others."""
+    if len(handshakes) >= max(1, most // 2):
+        next(iter(handshakes)).cancel()
+    return True

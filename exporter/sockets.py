@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import errno
 import socket
+import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from slos.errors import InvalidFile, Problem
 
 BACKLOG = 1024
+RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+"""The value of SO_LINGER that closes a connection with RST."""
 _OPTIONS = (
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -63,6 +67,13 @@ def tune(connection: socket.socket) -> None:
     """Disable Nagle's algorithm, and detect a dead peer by keepalives within two minutes."""
     for level, option, value in _OPTIONS:
         connection.setsockopt(level, option, value)
+
+
+def reset_socket(connection: socket.socket) -> None:
+    """Close a socket without a transport, with RST."""
+    with suppress(OSError):
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
+    connection.close()
 
 
 def _addresses(host: str, port: int) -> Iterator[tuple[socket.AddressFamily, str]]:

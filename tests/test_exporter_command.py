@@ -21,6 +21,7 @@ from pathlib import Path
 from time import monotonic
 
 import aiohttp
+import bcrypt
 import pytest
 
 from exporter import app as sidecar_module
@@ -37,9 +38,12 @@ from slos.model import Service
 from tests.fake_triton import FakeTriton, config, core, fake_triton
 from tests.polling import until
 from tests.service_example import objective, service
+from tokenslo.cli import main
 
 ROOT = Path(__file__).parent.parent
-START = re.compile(r"tokenslo 0\.\S+: metrics (http://127\.0\.0\.1:\d+)/metrics, status \1/\n")
+START = re.compile(
+    r"tokenslo 0\.\S+: metrics (http://(?:127\.0\.0\.1|0\.0\.0\.0):\d+)/metrics, status \1/\n"
+)
 
 SLO = """\
 apiVersion: tokenslo/v1
@@ -228,6 +232,33 @@ async def test_wrong_settings_are_one_line_each_and_exit_code_2() -> None:
         f"tokenslo exporter: listen: 127.0.0.1:{port} is in use by another program. "
         "Fix: stop it, or choose another port."
     )
+
+
+def test_other_machines_are_refused_without_authentication(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    arguments = ("exporter", "--triton", "http://127.0.0.1:1", "--listen", "0.0.0.0:0")
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == (
+        "command line: --listen: 0.0.0.0:0 would serve clients of other machines without "
+        "authentication. Fix: give --web-config FILE with basic_auth_users or required client "
+        "certificates; or give --allow-unauthenticated if a firewall or a NetworkPolicy limits the "
+        "clients.\n"
+    )
+
+
+async def test_sidecar_serves_other_machines_by_its_web_configuration(tmp_path: Path) -> None:
+    (tmp_path / "web.yaml").write_text(
+        f'basic_auth_users: {{a: "{bcrypt.hashpw(b"hunter2", bcrypt.gensalt(4)).decode()}"}}\n'
+    )
+    auth = {"Authorization": aiohttp.encode_basic_auth("a", "hunter2")}
+    flags = ("--listen", "0.0.0.0:0", "--web-config", str(tmp_path / "web.yaml"))
+    async with fake_triton(**chat()) as triton, sidecar(triton, *flags) as (_, url):
+        assert (await get(f"{url}/healthz"))[0] == 200
+        assert (await get(f"{url}/metrics"))[0] == 401
+        assert (await get(f"{url}/metrics", **auth))[0] == 200
 
 
 class Scripted(BaseSource):

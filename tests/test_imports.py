@@ -37,10 +37,13 @@ GROUND = {
         "log",
         "methods",
         "process_metrics",
+        "reloaded_files",
         "render_gate",
         "samples",
         "signal_catalogue",
         "sockets",
+        "tls_listener",
+        "web_config",
     ),
 }
 FLOORS = (

@@ -143,7 +143,7 @@ async def test_renewed_certificates_are_loaded_and_broken_ones_are_not(
         assert "the previous files stay in use" in caplog.text
 
         shutil.copy(pairs / "new.key", key)
-        await until(lambda: "TLS files were renewed" in caplog.text)
+        await until(lambda: "files were reloaded" in caplog.text)
         assert await shown(port) == der(pairs / "new.pem")
 
         remove(chain)
@@ -151,7 +151,7 @@ async def test_renewed_certificates_are_loaded_and_broken_ones_are_not(
         assert await shown(port) == der(pairs / "new.pem")
         link(chain, pairs / "other.pem")
         link(key, pairs / "other.key")
-        await until(lambda: caplog.text.count("TLS files were renewed") == 2)
+        await until(lambda: caplog.text.count("files were reloaded") == 2)
         assert await shown(port) == der(pairs / "other.pem")
     problems = [r for r in caplog.records if r.levelname == "WARNING" and r.name == "tokenslo"]
     assert len(problems) == 2
@@ -172,7 +172,7 @@ async def test_open_connections_survive_a_renewal(
         assert await receive(server, len(REQUEST)) == REQUEST
         for suffix in ("key", "pem"):
             shutil.copy(pairs / f"new.{suffix}", Path(certificate.chain).with_suffix(f".{suffix}"))
-        await until(lambda: "TLS files were renewed" in caplog.text)
+        await until(lambda: "files were reloaded" in caplog.text)
         await asyncio.get_running_loop().sock_sendall(server, ANSWER)
         assert await reader.readexactly(len(ANSWER)) == ANSWER
         writer.transport.abort()
@@ -200,7 +200,7 @@ async def test_renewed_ca_is_loaded(
     async with proxied(port=port, verification=Verification(str(ca), "x")) as scene:
         assert (await _answer(scene)).startswith(b"HTTP/1.1 502 ")
         shutil.copy(certificate.chain, ca)
-        await until(lambda: "TLS files were renewed" in caplog.text)
+        await until(lambda: "files were reloaded" in caplog.text)
         assert await _answer(scene) == ANSWER
     server.close()
     await server.wait_closed()

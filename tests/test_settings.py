@@ -48,6 +48,9 @@ def test_defaults() -> None:
         slo=(),
         jpath=(),
         listen=Listen("127.0.0.1", 9464),
+        web_config="",
+        allow_unauthenticated=False,
+        allowed_host=(),
         interval=1.0,
         timeout=2.0,
         stale_after=5.0,
@@ -78,7 +81,9 @@ def test_defaults() -> None:
     )
 
 
-def test_everything_from_the_environment() -> None:
+def test_everything_from_the_environment(tmp_path: Path) -> None:
+    web_config = tmp_path / "web.yaml"
+    web_config.write_text("http_server_config: {http2: true}\n")
     environ = {
         "TOKENSLO_TRITON": "http://a:1",
         "TOKENSLO_TRITON_METRICS": "https://b/metrics",
@@ -90,6 +95,9 @@ def test_everything_from_the_environment() -> None:
         "TOKENSLO_SLO": "a.yaml, b.yaml",
         "TOKENSLO_JPATH": "vendor",
         "TOKENSLO_LISTEN": "[::]:80",
+        "TOKENSLO_WEB_CONFIG": str(web_config),
+        "TOKENSLO_ALLOW_UNAUTHENTICATED": "true",
+        "TOKENSLO_ALLOWED_HOST": "triton-0.chat, Tokenslo",
         "TOKENSLO_INTERVAL": "500ms",
         "TOKENSLO_TIMEOUT": "1.5s",
         "TOKENSLO_STALE_AFTER": "1m",
@@ -130,6 +138,9 @@ def test_everything_from_the_environment() -> None:
         slo=("a.yaml", "b.yaml"),
         jpath=("vendor",),
         listen=Listen("::", 80),
+        web_config=str(web_config),
+        allow_unauthenticated=True,
+        allowed_host=("triton-0.chat", "tokenslo"),
         interval=0.5,
         timeout=1.5,
         stale_after=60.0,
@@ -360,3 +371,63 @@ def test_files_of_certificates_are_relative_to_the_file_that_names_them(write: W
 )
 def test_invalid_taps_are_refused(flags: dict[str, list[str]], expected: str) -> None:
     assert problems(flags) == [expected]
+
+
+USERS = "basic_auth_users: {a: $2y$10$X0h1gDsPszWURQaxFh.zoubFi6DXncSjhoQNJgRrnGs7EsimhC7zG}\n"
+OPEN = (
+    "would serve clients of other machines without authentication. Fix: give --web-config FILE "
+    "with basic_auth_users or required client certificates; or give --allow-unauthenticated if a "
+    "firewall or a NetworkPolicy limits the clients."
+)
+
+
+OTHERS = ("0.0.0.0", "[::]", "10.0.0.7", "triton-0", "[::ffff:10.0.0.7]", "127.0.0.1.example")  # noqa: S104
+
+
+@pytest.mark.parametrize("host", OTHERS)
+def test_other_machines_are_served_only_with_authentication(host: str, tmp_path: Path) -> None:
+    flags = TRITON | {"listen": [f"{host}:9464"]}
+    assert problems(flags) == [f"command line: --listen: {host}:9464 {OPEN}"]
+    assert problems(TRITON, {"TOKENSLO_OTLP_TRACES": f"{host}:4318"}) == [
+        f"environment: TOKENSLO_OTLP_TRACES: {host}:4318 {OPEN}"
+    ]
+    web = tmp_path / "web.yaml"
+    web.write_text("http_server_config: {http2: true}\n")
+    assert problems(flags | {"web-config": [str(web)]}) == [
+        f"command line: --listen: {host}:9464 {OPEN}"
+    ]
+    web.write_text(USERS)
+    assert load_settings(flags | {"web-config": [str(web)]}, {}).web_config == str(web)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.0.1", "[::1]", "localhost"])
+def test_this_machine_needs_no_authentication(host: str) -> None:
+    flags = TRITON | {"listen": [f"{host}:9464"], "otlp-traces": [f"{host}:4318"]}
+    assert not load_settings(flags, {}).allow_unauthenticated
+
+
+def test_unauthenticated_clients_can_be_allowed_in_each_place(write: Write) -> None:
+    flags = TRITON | {"listen": ["0.0.0.0:9464"]}
+    name, variable = "allow-unauthenticated", "TOKENSLO_ALLOW_UNAUTHENTICATED"
+    assert load_settings(flags | {name: ["true"]}, {}).allow_unauthenticated
+    assert load_settings(flags, {variable: "true"}).allow_unauthenticated
+    assert load_settings(flags, {}, str(write(f"{name}: true\n"))).allow_unauthenticated
+    assert problems(flags, {variable: "false"}) == [f"command line: --listen: 0.0.0.0:9464 {OPEN}"]
+    assert problems(flags, {variable: "1"}) == [
+        f'environment: {variable}: "1" is not true or false. Fix: write true or false.'
+    ]
+
+
+def test_the_listener_of_a_tap_needs_no_authentication() -> None:
+    assert load_settings({"tap": ["proxy=0.0.0.0:9000=127.0.0.1:8000"]}, {}).tap
+
+
+def test_problems_of_the_web_configuration_are_reported(tmp_path: Path) -> None:
+    web = tmp_path / "web.yaml"
+    web.write_text("basic_auth_users: {a: hunter2}\n")
+    assert problems(TRITON | {"web-config": [str(web)], "timeout": ["2s"]}) == [
+        f"{web}:1: basic_auth_users.a: is not a bcrypt hash. Fix: write a bcrypt hash in quotes, "
+        "as `htpasswd -nBC 10 USER` prints it."
+    ]
+    [missing] = problems(TRITON | {"web-config": [str(tmp_path / "absent.yaml")]})
+    assert missing.startswith(f"{tmp_path}/absent.yaml: cannot be read: No such file")

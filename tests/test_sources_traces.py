@@ -220,7 +220,7 @@ async def test_slow_sender_times_out_and_excess_senders_get_503(
 ) -> None:
     monkeypatch.setattr(traces_source, "BODY_SECONDS", 0.3)
     monkeypatch.setattr(traces_source, "MAX_CONCURRENT_EXPORTS", 2)
-    head = b"POST /v1/traces HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+    head = b"POST /v1/traces HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     async with TracesSource(ANY) as source:
         port = int(source.url.rpartition(":")[2])
         slow = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
@@ -244,7 +244,7 @@ async def test_slow_sender_times_out_and_excess_senders_get_503(
 async def test_disconnected_sender_holds_no_memory(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    head = b"POST /v1/traces HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+    head = b"POST /v1/traces HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     async with TracesSource(ANY) as source:
         port = int(source.url.rpartition(":")[2])
         for _ in range(2 * traces_source.MAX_CONCURRENT_EXPORTS):

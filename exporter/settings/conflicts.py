@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from exporter.settings.listeners import LISTENERS, is_loopback
 from exporter.settings.options import BY_NAME, SOURCES, Option
 from exporter.settings.values import Settings, one_of
 from exporter.taps.tap import ProxySpec
-from slos.errors import Problem
+from exporter.web_config import read_web_config
+from slos.errors import InvalidFile, Problem
 
 COMMAND_LINE = "command line"
 
@@ -59,6 +61,7 @@ def conflicts(config: Settings, given: Mapping[str, GivenSetting]) -> Iterator[P
             "give --tap SPEC as well: a tap excludes probes",
         )
     yield from _tap_conflicts(config, given)
+    yield from _unauthenticated(config, given)
     if config.stale_after <= config.interval:
         where = given["stale_after"]
         if where.file == "defaults":
@@ -68,6 +71,27 @@ def conflicts(config: Settings, given: Mapping[str, GivenSetting]) -> Iterator[P
             f"({config.interval:g} s)",
             "make stale-after longer than interval",
         )
+
+
+def _unauthenticated(config: Settings, given: Mapping[str, GivenSetting]) -> Iterator[Problem]:
+    """Yield problems of the web configuration, and of listeners that serve every client."""
+    authenticates = False
+    if config.web_config:
+        try:
+            authenticates = read_web_config(config.web_config).authenticates
+        except InvalidFile as invalid:
+            yield from invalid.problems
+            return
+    if authenticates or config.allow_unauthenticated:
+        return
+    for name in LISTENERS:
+        listen = getattr(config, name)
+        if listen and not is_loopback(listen.host):
+            yield given[name].problem(
+                f"{listen} would serve clients of other machines without authentication",
+                "give --web-config FILE with basic_auth_users or required client certificates; or "
+                "give --allow-unauthenticated if a firewall or a NetworkPolicy limits the clients",
+            )
 
 
 _WITH_TAPS = {

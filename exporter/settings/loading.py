@@ -90,6 +90,8 @@ def _from_file(file: str, problems: list[Problem]) -> Iterator[GivenSetting]:
             problems.append(_unknown(file, line, key))
             continue
         entries = value if isinstance(value, list) and option.many else [value]
+        if option.flag and isinstance(value, bool):
+            entries = [str(value).lower()]
         if not all(
             isinstance(entry, str | int | float) and not isinstance(entry, bool)
             for entry in entries

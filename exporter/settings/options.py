@@ -18,8 +18,9 @@ PREFIX = "TOKENSLO_"
 class Option:
     """One setting; with ``many`` it is a list, which replaces the whole list of a lower layer.
 
-    ``separator``, a regular expression, splits the list in an environment variable.  ``unset`` is
-    the value of a setting without a default that is not given.
+    A ``flag`` has no value on the command line.  ``separator``, a regular expression, splits the
+    list in an environment variable.  ``unset`` is the value of a setting without a default that is
+    not given.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Option:
     parse: Callable[[str], object]
     default: str = ""
     many: bool = False
+    flag: bool = False
     separator: str = ","
     unset: object = ""
 
@@ -82,6 +84,30 @@ OPTIONS = (
         many=True,
     ),
     Option("listen", "HOST:PORT", "Address to serve on.", values.parse_listen, "127.0.0.1:9464"),
+    Option(
+        "web-config",
+        "FILE",
+        "Prometheus' web configuration file: TLS, client certificates, users, headers and rate "
+        "limit of --listen and --otlp-traces.",
+        values.parse_text,
+    ),
+    Option(
+        "allow-unauthenticated",
+        "BOOLEAN",
+        "Serve clients of other machines without authentication; only where a firewall or a "
+        "NetworkPolicy limits the clients.",
+        values.parse_boolean,
+        "false",
+        flag=True,
+    ),
+    Option(
+        "allowed-host",
+        "NAME",
+        "Host name under which clients reach the sidecar without TLS and users, besides localhost "
+        "and names that public DNS cannot hold; repeatable.",
+        values.parse_host,
+        many=True,
+    ),
     Option("interval", "TIME", "Time between scrapes of the sources.", values.parse_interval, "1s"),
     Option("timeout", "TIME", "Time limit of a scrape.", values.parse_interval, "2s"),
     Option(
@@ -254,6 +280,7 @@ FILES = (
     "jpath",
     "trtllm-requests",
     "trtllm-iterations",
+    "web-config",
     "tap-tls-certificate",
     "tap-tls-key",
     "tap-upstream-ca",

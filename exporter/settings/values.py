@@ -40,6 +40,9 @@ class Settings:
     slo: tuple[str, ...]
     jpath: tuple[str, ...]
     listen: Listen
+    web_config: str
+    allow_unauthenticated: bool
+    allowed_host: tuple[str, ...]
     interval: float
     timeout: float
     stale_after: float
@@ -132,6 +135,22 @@ def parse_text(text: str) -> str:
     if not text.strip():
         raise BadValue("is empty", "write a value, or leave the setting out")
     return text
+
+
+def parse_boolean(text: str) -> bool:
+    """Parse ``true`` or ``false``; raises BadValue."""
+    if text not in ("true", "false"):
+        raise BadValue(f"{quoted(text)} is not true or false", "write true or false")
+    return text == "true"
+
+
+def parse_host(text: str) -> str:
+    """Parse a host name without a port; raises BadValue."""
+    if not re.fullmatch(r"[A-Za-z0-9_-]{1,63}(?:\.[A-Za-z0-9_-]{1,63}){0,9}", text):
+        raise BadValue(
+            f"{quoted(text)} is not a host name", "write one without a port, such as triton-0.chat"
+        )
+    return text.lower()
 
 
 def parse_expected_model(text: str) -> ExpectedModel:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from exporter.genai import PROFILES
 from exporter.recording.goodput import goodput_objectives
 from exporter.settings import Settings
+from exporter.settings.listeners import listener_access
 from exporter.sources import Source
 from exporter.sources.probe import ID
 from exporter.sources.served_models import ServedModels
@@ -56,6 +57,7 @@ def configured(config: Settings, services: Sequence[Service] = ()) -> Iterator[S
             triton=config.triton,
             alone=not (config.triton or config.triton_metrics),
             limits=limits,
+            access=listener_access(config, config.otlp_traces),
         )
     if config.tap:
         # Last: other sources may open slowly, and from here on clients connect through the tap.

@@ -110,7 +110,8 @@ MEASUREMENT = (
                 "on (`--listen`, by default loopback only) or the scrape configuration.",
                 effort="Needs a restart of the sidecar",
                 setting=(
-                    "`--listen 0.0.0.0:9464`.\n"
+                    "`--listen 0.0.0.0:9464`, with `--web-config FILE` or "
+                    "`--allow-unauthenticated`.\n"
                     "Prometheus Operator: the PodMonitor's "
                     "`podMetricsEndpoints.port` must be a declared container port."
                 ),

@@ -26,15 +26,19 @@ the environment, the environment over the file."""
 def _settings(function: Function) -> Function:
     for option in reversed(OPTIONS):
         default = f" Default: {option.default}." if option.default else ""
-        flag = click.option(
-            f"--{option.name}",
-            option.name.replace("-", "_"),
-            metavar=option.metavar,
-            multiple=True,
-            help=option.help + default,
-        )
+        names = (f"--{option.name}", option.attribute)
+        if option.flag:
+            flag = click.option(*names, is_flag=True, callback=_given_flag, help=option.help)
+        else:
+            flag = click.option(
+                *names, metavar=option.metavar, multiple=True, help=option.help + default
+            )
         function = flag(function)
     return function
+
+
+def _given_flag(_: click.Context, __: click.Parameter, given: bool) -> tuple[str, ...]:
+    return ("true",) if given else ()
 
 
 @click.command(epilog=EPILOG)

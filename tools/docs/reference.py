@@ -88,7 +88,7 @@ def _settings() -> str:
     rows = (
         (
             f"`--{option.name}`",
-            f"`{option.metavar}`",
+            "" if option.flag else f"`{option.metavar}`",
             f"`{option.default}`" if option.default else "",
             option.help,
         )

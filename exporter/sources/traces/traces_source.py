@@ -44,6 +44,7 @@ from exporter.sources.traces.spans import (
 from exporter.sources.triton.trace_setting import PATH as SETTING_PATH
 from exporter.sources.triton.trace_setting import TraceSetting, read_setting
 from exporter.sources.unavailable import OBSERVE, TAP_SIGNALS, with_missing_signals
+from exporter.web_config import ListenerAccess
 from promql.http_client import CHUNK, FetchLimits
 
 PATH = "/v1/traces"
@@ -102,7 +103,7 @@ class TracesSource(BaseSource):
     ``thresholds`` are SLO thresholds in seconds by signal.  ``models`` are glob patterns of models
     to report on although they were not seen to stream.  ``triton`` is the address of the server's
     HTTP API, which has the trace setting.  ``alone``: no other source reads the server, so this
-    one reports all unavailable signals.
+    one reports all unavailable signals.  ``access`` protects the listener.
     """
 
     def __init__(
@@ -115,11 +116,13 @@ class TracesSource(BaseSource):
         triton: str = "",
         alone: bool = True,
         limits: FetchLimits | None = None,
+        access: ListenerAccess | None = None,
         name: str = "traces",
     ) -> None:
         self.name = name
         self.url = ""
         self._listen = listen
+        self._access = access
         self._globs = tuple(models)
         self._alone = alone
         self._limits = limits or FetchLimits()
@@ -159,7 +162,11 @@ class TracesSource(BaseSource):
                 supervisor.start("trace-forwarder", self._forwarder.run)
             # Bodies are forwarded unchanged, so they are inflated here.
             self.url, close = await start(
-                self._application(), self._listen, setting="otlp-traces", auto_decompress=False
+                self._application(),
+                self._listen,
+                self._access,
+                setting="otlp-traces",
+                auto_decompress=False,
             )
             stack.push_async_callback(close)
             self._open = stack.pop_all()

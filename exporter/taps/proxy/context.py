@@ -73,3 +73,7 @@ class ProxyContext:
     watched: int = 0
     refused: Counter[str] = field(default_factory=Counter)
     problem_log: ProblemLog = field(default_factory=ProblemLog)
+
+    def count_refused(self, reason: str) -> None:
+        """Count a client that was refused."""
+        self.refused[reason] += 1

@@ -14,23 +14,23 @@ from time import monotonic
 from exporter.background import Supervisor, TaskState
 from exporter.log import LOG
 from exporter.protocol.injection import Injection
+from exporter.reloaded_files import ReloadedFiles
 from exporter.sockets import BACKLOG, listen
 from exporter.taps.loop_lag import LoopLag
 from exporter.taps.observer_errors import ObserverErrors
-from exporter.taps.proxy.connection import ClientConnection
+from exporter.taps.proxy.connection import MAX_REFUSED_CLIENTS, ClientConnection
 from exporter.taps.proxy.context import ProxyContext, ProxyLimits
 from exporter.taps.proxy.model_inputs import ModelInputs
 from exporter.taps.proxy.reset_watcher import ResetWatcher
 from exporter.taps.proxy.tls import (
     HTTP1,
     Certificate,
-    ReloadedFiles,
     Verification,
     for_clients,
     for_server,
 )
-from exporter.taps.proxy.tls_listener import TlsListener
 from exporter.taps.tap import NewObserver, ProxySpec, TapTraffic
+from exporter.tls_listener import Handshakes, TlsListener
 
 SETTING = "tap"
 TICK_SECONDS = 1.0
@@ -81,7 +81,7 @@ class ProxyTap:
         """Listen and forward; raises InvalidFile with setting ``tap`` if that fails."""
         if pair := self._certificate:
             self._client_tls = ReloadedFiles(
-                partial(for_clients, pair, SETTING), (pair.chain, pair.key)
+                partial(for_clients, pair, SETTING), lambda _: (pair.chain, pair.key)
             )
         shared = self._share()
         sockets = listen(self.spec.listen_host, self.spec.listen_port, SETTING)
@@ -101,7 +101,14 @@ class ProxyTap:
             return await shared.loop.create_server(
                 lambda: ClientConnection(shared), sock=listening, backlog=BACKLOG
             )
-        listener = TlsListener(listening, shared, lambda: tls.value)
+        listener = TlsListener(
+            listening,
+            partial(ClientConnection, shared),
+            lambda: tls.value,
+            handshake_seconds=shared.limits.head_seconds,
+            admit=partial(_admit, shared),
+            refused=shared.count_refused,
+        )
         listener.open()
         return listener
 
@@ -110,7 +117,7 @@ class ProxyTap:
         server_tls: dict[str, ssl.SSLContext] = {}
         if verification:
             self._server_tls = ReloadedFiles(
-                partial(for_server, verification, SETTING), (verification.ca,)
+                partial(for_server, verification, SETTING), lambda _: (verification.ca,)
             )
             server_tls = self._server_tls.value
         named = verification.server_name if verification else ""
@@ -189,6 +196,11 @@ class ProxyTap:
                 shared.server_tls = self._server_tls.value
             for connection in tuple(shared.connections):
                 connection.tick(now)
+
+
+def _admit(shared: ProxyContext, handshakes: Handshakes) -> bool:
+    tracked = len(shared.connections) + len(handshakes)
+    return tracked < shared.limits.connections + MAX_REFUSED_CLIENTS
 
 
 def _within_descriptors(limits: ProxyLimits) -> ProxyLimits:

@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Generic, TypeVar
 
-from exporter.log import LOG, ProblemLog
 from slos.errors import InvalidFile, Problem, quoted
-
-T = TypeVar("T")
 
 HTTP1, HTTP2 = "http/1.1", "h2"
 _OFFERED = [HTTP1, HTTP2]
@@ -33,51 +27,6 @@ class Verification:
 
     ca: str = ""
     server_name: str = ""
-
-
-class ReloadedFiles(Generic[T]):
-    """A ``value`` that ``make`` builds from ``files``, and rebuilds when they change.
-
-    If a rebuild fails, the error is logged, ``value`` stays, and the next refresh retries.
-    """
-
-    def __init__(self, make: Callable[[], T], files: Sequence[str]) -> None:
-        self._make = make
-        self._files = tuple(filter(None, files))
-        self._what = f"renewing TLS from {' and '.join(self._files)}"
-        self._problem_log = ProblemLog()
-        self._stamps = self._stamp()
-        self._failed = False
-        self.value = make()
-
-    def refresh(self, now: float) -> None:
-        """Rebuild the value if files changed since the last call."""
-        stamps = self._stamp()
-        if stamps == self._stamps and not self._failed:
-            return
-        self._stamps = stamps
-        try:
-            self.value = self._make()
-        except InvalidFile as invalid:
-            self._failed = True
-            why = f"{invalid.problems[0].message}; the previous files stay in use"
-            self._problem_log.failed(self._what, why, now)
-            return
-        self._failed = False
-        self._problem_log.recovered(self._what, now)
-        LOG.info("TLS files were renewed: %s", " and ".join(self._files))
-
-    def _stamp(self) -> tuple[tuple[int, ...], ...]:
-        return tuple(map(_stamp, self._files))
-
-
-def _stamp(file: str) -> tuple[int, ...]:
-    """Return a stamp that changes when a file is written, replaced or linked elsewhere."""
-    try:
-        found = Path(file).stat()
-    except OSError:
-        return ()
-    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def for_clients(certificate: Certificate, setting: str) -> ssl.SSLContext:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import struct
 from contextlib import suppress
 from typing import cast
 
-_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+from exporter.sockets import RESET_ON_CLOSE
 
 
 def limit_write_buffer(transport: asyncio.Transport) -> bool:
@@ -38,12 +37,5 @@ def reset(transport: asyncio.Transport) -> None:
     """Close with RST."""
     with suppress(OSError, ValueError, AttributeError):  # already closed
         connection = transport.get_extra_info("socket")
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
     transport.abort()
-
-
-def reset_socket(connection: socket.socket) -> None:
-    """Close a socket without a transport, with RST."""
-    with suppress(OSError):
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
-    connection.close()
