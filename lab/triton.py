@@ -102,7 +102,8 @@ def _environment(home: Path, python: Path) -> dict[str, str]:
     """
     venv.create(python, symlinks=True)
     packages = next(python.glob("lib/python*/site-packages"))
-    (packages / "models.pth").write_text(f"{home}\n{Path(toolchain.__file__).parents[1]}\n")
+    root = Path(toolchain.__file__).parents[toolchain.__name__.count(".")]
+    (packages / "models.pth").write_text(f"{home}\n{root}\n")
     path = f"{python / 'bin'}:{os.environ.get('PATH', os.defpath)}"
     return os.environ | {"TRITON_SERVER_CPU_ONLY": "1", "PATH": path}
 

@@ -24,7 +24,7 @@ def start(
 
     def command(ports: Sequence[int]) -> list[str | Path]:
         return [
-            *(sys.executable, "-m", "lab.trtllm_serve", f"--port={ports[0]}"),
+            *(sys.executable, "-m", f"{__package__}.trtllm_serve", f"--port={ports[0]}"),
             *write_flags(settings or ServeSettings()),
             *write_flags(engine or EngineSettings()),
         ]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 
-from markdown_it import MarkdownIt
-
 from runbooks.markdown import anchor
 
 FOLDER = "local"
@@ -15,7 +13,6 @@ FOLDER = "local"
 _TITLE = "Local notes"
 _LEVELS = 2
 """Headings of notes are that much below their own level, so below the heading of their section."""
-_PARSER = MarkdownIt("commonmark")
 
 
 def with_notes(page: str, notes: str) -> str:
@@ -29,8 +26,10 @@ def with_notes(page: str, notes: str) -> str:
 
 def _demoted(notes: str) -> str:
     """Move headings two levels down; those that are underlined become the kind with ``#``."""
+    from markdown_it import MarkdownIt  # of the extra `generate`, which `diagnose` does not need
+
     lines = notes.strip("\n").split("\n")
-    tokens = _PARSER.parse("\n".join(lines))
+    tokens = MarkdownIt("commonmark").parse("\n".join(lines))
     # From the last, so that the places of those before stay.
     for token, content in reversed([*pairwise(tokens)]):
         if token.type == "heading_open" and token.level == 0 and token.map:

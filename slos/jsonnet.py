@@ -18,6 +18,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 SECONDS = 20.0
@@ -45,8 +46,11 @@ def evaluate(file: str, source: str, libraries: Sequence[Path] = ()) -> str:
     """Evaluate ``source``, the text of ``file``; return JSON.  Raises :class:`JsonnetError`.
 
     Imports are looked up next to the importing file, then in ``libraries``, and must lie within the
-    folder of ``file`` or a library once symlinks and ``..`` are resolved.
+    folder of ``file`` or a library once symlinks and ``..`` are resolved.  Without the library
+    jsonnet, raises ModuleNotFoundError.
     """
+    if find_spec("_jsonnet") is None:
+        raise ModuleNotFoundError("No module named '_jsonnet'", name="_jsonnet")
     command = [sys.executable, "-I", __file__, file, *map(str, libraries)]
     try:
         done = subprocess.run(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from bench import evaluation, generate, paging, peers, rules
+from bench import evaluation, generate, installation, paging, peers, rules
 
 
 @pytest.mark.parametrize(
@@ -20,6 +20,7 @@ from bench import evaluation, generate, paging, peers, rules
         (peers.main, "costs", "unknown table costs; choose from sizes, pages"),
         (evaluation.main, "old", "unknown history old; choose from young, full"),
         (paging.main, "many", "SEEDS is 'many', not an integer of at least 1"),
+        (installation.main, "0", "ROUNDS is '0', not an integer of at least 1"),
         (generate.main, "0", "COUNT is '0', not an integer of at least 1"),
     ],
 )

@@ -156,7 +156,7 @@ def installs_this_project_or_its_tools(arguments: list[str]) -> bool:
     """Whether pip installs this folder, or packages that its tests use."""
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     return arguments[1] == "install" and all(
-        word == "." or f'"{word}>=' in project for word in arguments[2:]
+        re.fullmatch(r"\.(\[[a-z]+\])?", word) or f'"{word}>=' in project for word in arguments[2:]
     )
 
 

@@ -1,7 +1,7 @@
 """The command ``tokenslo``: a table of commands, each loaded only when it is run.
 
 Exit codes: 0 success, 1 a check failed (or the reader of the output closed it, which click
-handles), 2 invalid input, 130 interrupted.
+handles), 2 invalid input or a missing library, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -160,6 +160,16 @@ def _run(arguments: Sequence[str] | None) -> int:
         return _fail(f"tokenslo: {error.format_message()}")
     except (click.Abort, KeyboardInterrupt):
         return 130
+    except ModuleNotFoundError as error:
+        from tokenslo.extras import missing_extra
+
+        extra = missing_extra(error)
+        if not extra:
+            raise
+        return _fail(
+            f"tokenslo: the library {error.name} is not installed. "
+            f"Fix: pip install 'tokenslo[{extra}]'"
+        )
     except ValueError as error:
         from slos.errors import InvalidFile
 

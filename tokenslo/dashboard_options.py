@@ -29,9 +29,11 @@ _TITLE_MAX, _TAG_MAX = 100, 50
 
 
 def _kinds(_: click.Context, __: click.Parameter, text: str | None) -> tuple[str, ...] | None:
+    if text is None:
+        return None
     import dashboards
 
-    return None if text is None else names_of(text, dashboards.KINDS)
+    return names_of(text, dashboards.KINDS)
 
 
 def _formats(_: click.Context, __: click.Parameter, text: str) -> tuple[str, ...]:

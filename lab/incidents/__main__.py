@@ -92,7 +92,7 @@ def _play_there(
     key: str, seed: int, processes: list[subprocess.Popen[str]]
 ) -> IncidentResult | str:
     """Play in a child process; Ctrl-C in the terminal reaches it as well."""
-    command = [sys.executable, "-m", "lab.incidents", key, f"--seed={seed}", "--one"]
+    command = [sys.executable, "-m", f"{__package__}", key, f"--seed={seed}", "--one"]
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:

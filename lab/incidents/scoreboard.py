@@ -111,7 +111,7 @@ def _play_all(runs: Sequence[PlannedRun], results: Path, jobs: int) -> int:
 
 def _play(run: PlannedRun) -> IncidentResult:
     """Play in a child process, so that no client's measurement waits for another run."""
-    command = [sys.executable, "-m", "lab.incidents", run.incident, f"--seed={run.seed}", "--one"]
+    command = [sys.executable, "-m", f"{__package__}", run.incident, f"--seed={run.seed}", "--one"]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if done.returncode:
         raise PlayError(done.stderr.strip() or f"exit code {done.returncode}")

@@ -23,6 +23,7 @@ import yaml
 from exporter.doctor.server_config import first_response_boundaries
 from lab import gateway as gateways
 from lab import prometheus, toolchain, triton, trtllm_server
+from lab.example_slo import EXAMPLE_SLO
 from lab.gateway import Gateway, NginxSettings
 from lab.incidents.compression import TimeScale
 from lab.incidents.history import write_history
@@ -40,8 +41,6 @@ _LOOKBACK = "15s"
 """Prometheus' lookback of five minutes, compressed."""
 _STUCK_SECONDS = 5
 """The sidecar's --stuck-after: above the longest prefill of the lab, which is real time."""
-_ROOT = Path(__file__).parents[2]
-_TEMPLATES = (_ROOT / "examples/chat/slo.yaml", _ROOT / "lab/slo.yaml")
 _SERVICE = "chat"
 _TAP_ONLY = frozenset({"stream_completion", "disconnects", "goodput"})
 _DISCONNECTS = {"name": "disconnects", "indicator": "disconnects", "target": "97%"}
@@ -196,8 +195,7 @@ def _slo_file(script: Script, folder: Path, column: Column) -> Path:
     It has one more objective, which timeouts of gateways burn.  Without a tap, objectives that need
     one would open a ticket about missing signals.
     """
-    template = next(filter(Path.exists, _TEMPLATES))
-    content = yaml.safe_load(template.read_text())
+    content = yaml.safe_load(EXAMPLE_SLO.read_text())
     content["service"] = service_name(column)
     content["selector"] = {"model": _called_model(script), "column": column}
     objectives = [*content["objectives"], _DISCONNECTS]

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.resources import files
+from pathlib import Path
 
 from promql.lint.catalogue import Kind, Metric, Unit, unit_of
 
@@ -34,7 +34,7 @@ class Stored:
 @lru_cache
 def stored(server: str) -> Stored:
     """Return the data file of a server, such as ``vllm``."""
-    text = (files("slos.catalogues") / "data" / f"{server}.json").read_text("utf-8")
+    text = (Path(__file__).parent / f"data/{server}.json").read_text("utf-8")
     data = json.loads(text)
     families = data["families"]
     return Stored(

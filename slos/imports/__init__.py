@@ -82,7 +82,7 @@ def convert_documents(
         else:
             _refuse_version(place)
     for module, group in foreign.items():
-        for draft in import_module(f"slos.imports.{module}").drafts(group, problems, notes):
+        for draft in import_module(f"{__name__}.{module}").drafts(group, problems, notes):
             yield draft.document()
 
 

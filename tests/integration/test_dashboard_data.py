@@ -22,13 +22,13 @@ from typing import Any
 import pytest
 
 from lab import prometheus, stack
+from lab.example_slo import EXAMPLE_SLO
 from lab.load import Load, LoadSettings, running_load
 from lab.repository import ModelSettings
 from lab.stack import StackSettings
 from promql.client import query, query_range
 from slos.signals import SIGNALS
 from tests.polling import wait_until
-from tokenslo.commands.demo import EXAMPLE
 
 pytestmark = [pytest.mark.needs("triton", "prometheus"), pytest.mark.long]
 
@@ -90,7 +90,7 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def recorded(output: Path, part: Callable[[str], Path]) -> Iterator[Mapping[str, RecordedHistory]]:
     settings = StackSettings(
-        slo=EXAMPLE,
+        slo=EXAMPLE_SLO,
         service="chat",
         output=output,
         model=ModelSettings(first_response_buckets_ms=(100, 250, 500, 800, 1000, 2500, 10000)),

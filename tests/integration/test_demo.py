@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from lab import stack
+from lab.example_slo import EXAMPLE_SLO
 from lab.load import LoadSettings
 from lab.process import get
 from lab.repository import ModelSettings
@@ -27,7 +28,6 @@ from promql.client import query
 from slos.signals import SIGNALS
 from tests import libyaml, sloth_dashboards
 from tests.polling import wait_until
-from tokenslo.commands.demo import EXAMPLE
 
 pytestmark = pytest.mark.needs("triton", "prometheus")
 
@@ -73,7 +73,7 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def demo(output: Path) -> Iterator[Stack]:
     settings = StackSettings(
-        slo=EXAMPLE,
+        slo=EXAMPLE_SLO,
         service="chat",
         output=output,
         model=ModelSettings(first_response_buckets_ms=(100, 250, 500, 800, 1000, 2500, 10000)),

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from exporter.doctor.server_config import first_response_boundaries
 from lab import demo as lab_demo
+from lab.example_slo import EXAMPLE_SLO
 from lab.incidents.catalogue import CATALOGUE
 from lab.incidents.demo import run_incident
 from lab.incidents.incident import Incident
@@ -23,12 +24,9 @@ from lab.stack import ENGINES, EngineName, StackSettings
 from lab.toolchain import InstallError, UnavailableProgram
 from slos.durations import parse_duration
 from slos.errors import BadValue
+from tokenslo.extras import require
 from tokenslo.files import load_all
 
-_ROOT = Path(__file__).parents[2]
-_IN_CHECKOUT = _ROOT / "examples/chat/slo.yaml"
-EXAMPLE = _IN_CHECKOUT if _IN_CHECKOUT.exists() else _ROOT / "lab/slo.yaml"
-"""The example's SLO file: in a checkout its own, otherwise the copy in the package."""
 MODEL = "tensorrt_llm"
 _NOT_WITH_INCIDENT = ("seconds", "prometheus", "engine", "slo")
 
@@ -61,7 +59,7 @@ def _seconds(_: click.Context, __: click.Parameter, text: str | None) -> float |
 @click.option(
     "--slo",
     metavar="FILE",
-    default=EXAMPLE,
+    default=EXAMPLE_SLO,
     type=click.Path(path_type=Path),
     help="SLO file for the model tensorrt_llm. Default: examples/chat/slo.yaml.",
 )
@@ -104,6 +102,7 @@ def demo(
     With --incident, load and faults follow a script, the rules have compressed time, and the demo
     ends with what `tokenslo diagnose` reports.
     """
+    require("exporter", "generate", "otlp", "terminal")
     if incident:
         _play(context, CATALOGUE[incident], seed, output)
         return

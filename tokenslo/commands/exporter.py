@@ -14,6 +14,7 @@ import click
 from exporter.app import run
 from exporter.log import set_up
 from exporter.settings import OPTIONS, PREFIX, load_settings
+from tokenslo.extras import require
 from tokenslo.files import load_all
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -50,8 +51,11 @@ def exporter(config: str | None, **flags: tuple[str, ...]) -> None:
     It changes neither the server nor any file. It consumes records that trtllm-serve returns only
     once, and sends requests to a model only with --probe.
     """
+    require("exporter")
     given = {option.name: flags[option.attribute] for option in OPTIONS}
     settings = load_settings(given, os.environ, config)
+    if settings.otlp_endpoint:
+        require("otlp")
     services = load_all(settings.slo, [*map(Path, settings.jpath)])
     set_up(settings.log_level)
     asyncio.run(run(settings, services, version("tokenslo")))

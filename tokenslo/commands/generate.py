@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -24,14 +23,7 @@ from tokenslo.files import files_argument, libraries_option, load_all
 from tokenslo.names_option import Name, names_of
 from tokenslo.scraped import check_served, metrics_option, series
 
-# Package and function that generate each kind of files; a package is only imported when needed.
-_GENERATORS = {
-    "alerts": ("alerts", "rule_files"),
-    "tests": ("alerts", "promtool_test_files"),
-    "dashboards": ("dashboards", "files"),
-    "runbooks": ("runbooks", "files"),
-}
-KINDS = tuple(_GENERATORS)
+KINDS = ("alerts", "tests", "dashboards", "runbooks")
 
 _NAMESPACE = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 # https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set
@@ -213,15 +205,29 @@ def _files(
 ) -> Iterator[tuple[str, str]]:
     about = {"source": _source(plan.service.file), "version": version("tokenslo")}
     for kind in kinds:
-        package, function = _GENERATORS[kind]
         more = {"options": options[kind]} if kind in options else {}
-        generator = getattr(importlib.import_module(package), function)
-        yield from generator(plan, **about, **more).items()
+        yield from _generator(kind)(plan, **about, **more).items()
+
+
+def _generator(kind: str) -> Callable[..., Mapping[str, str]]:
+    """Import the generator of a kind of files; the libraries of the others are not loaded."""
+    if kind == "dashboards":
+        import dashboards
+
+        return dashboards.files
+    if kind == "runbooks":
+        import runbooks
+
+        return runbooks.files
+    import alerts
+
+    return alerts.promtool_test_files if kind == "tests" else alerts.rule_files
 
 
 def _with_site(folder: Path, plans: Iterable[Plan], wanted: Mapping[str, str]) -> dict[str, str]:
     """Return files with local notes in runbook pages, and those of the runbooks' site."""
-    runbook_folder = importlib.import_module("tokenslo.runbook_folder")
+    from tokenslo import runbook_folder
+
     names = [plan.service.service for plan in plans]
     pages: dict[str, str] = runbook_folder.with_local_notes(folder, names, wanted)
     pages.update(runbook_folder.site(folder, names, version("tokenslo")))
@@ -272,9 +278,11 @@ def _generated_patterns(
 ) -> Iterator[tuple[str, str]]:
     """Yield file patterns, and the header in one of the first two lines of generated files."""
     if "runbooks" in kinds:
-        runbook_folder = importlib.import_module("tokenslo.runbook_folder")
+        import runbooks
+        from tokenslo import runbook_folder
+
         for pattern in runbook_folder.page_patterns(service):
-            yield pattern, importlib.import_module("runbooks").HEADER
+            yield pattern, runbooks.HEADER
     if "alerts" in kinds:
         for pattern in optional(service, formats):
             yield pattern, HEADER

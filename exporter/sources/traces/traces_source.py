@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from importlib.util import find_spec
 from time import monotonic
 from typing import Protocol, Self, TypeVar
 
@@ -85,8 +86,9 @@ def _protobuf() -> _Format:
 
 FORMATS: Mapping[str, Callable[[], _Format]] = {
     "application/json": _json,
-    "application/x-protobuf": _protobuf,
 }
+if find_spec("opentelemetry"):  # of the extra `otlp`
+    FORMATS = {**FORMATS, "application/x-protobuf": _protobuf}
 
 
 class _Refusal(Exception):  # noqa: N818 - a response, not an error of this code

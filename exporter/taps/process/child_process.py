@@ -32,7 +32,7 @@ from exporter.taps.process.messages import (
 )
 from slos.errors import InvalidFile, Problem
 
-MODULE = "exporter.taps.process.worker"
+MODULE = f"{__package__}.worker"
 START_SECONDS = 20.0
 FIRST_PAUSE, MAX_PAUSE = 0.5, 30.0
 """Seconds before a restart: doubled each time, and reset after a run of STEADY_SECONDS."""
