@@ -11,10 +11,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
-from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
+from urllib.parse import SplitResult, unquote, urljoin, urlsplit, urlunsplit
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
+
+from promql.client_config import HttpClientConfig, current_config
 
 CHUNK = 64 * 1024
 REDIRECTS = range(300, 400)
@@ -24,7 +26,14 @@ Headers = Mapping[str, str]
 NO_HEADERS: Headers = MappingProxyType({})
 
 ErrorKind = Literal[
-    "timeout", "refused", "unreachable", "tls", "too_large", "truncated", "malformed"
+    "timeout",
+    "refused",
+    "unreachable",
+    "tls",
+    "too_large",
+    "truncated",
+    "malformed",
+    "credentials",
 ]
 
 
@@ -65,19 +74,41 @@ class Proxy:
     headers: Headers
 
 
-def new_session(tls: ssl.SSLContext | None = None) -> aiohttp.ClientSession:
-    """Return a session without proxies, cookies or transparent decompression (a size bomb).
+def new_session(config: HttpClientConfig | None = None) -> aiohttp.ClientSession:
+    """Return a session without cookies or transparent decompression (a size bomb).
 
-    Every request uses a new connection: an idle connection may be dead, and its failure would look
-    like a failure of the server.
+    ``config`` has credentials, TLS and proxy, by default the current one.  Every request uses a new
+    connection: an idle connection may be dead, and its failure would look like one of the server.
     """
+    config = current_config() if config is None else config
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=16, force_close=True, ssl=tls or True),
+        connector=aiohttp.TCPConnector(limit=16, force_close=True, ssl=config.tls or True),
+        middlewares=(_authorize(config.authorization),) if config.authorization else (),
+        proxy=config.proxy or None,
         cookie_jar=aiohttp.DummyCookieJar(),
         headers={"Accept-Encoding": "identity", "User-Agent": "tokenslo"},
         auto_decompress=False,
         trust_env=False,
     )
+
+
+def _authorize(header: Callable[[], str]) -> aiohttp.ClientMiddlewareType:
+    """Return a middleware that adds the Authorization header to requests without one."""
+
+    async def add(
+        request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+    ) -> aiohttp.ClientResponse:
+        if "Authorization" not in request.headers:
+            try:
+                request.headers["Authorization"] = header()
+            except (OSError, ValueError) as error:
+                cause = f"its credentials cannot be read ({error})"
+                raise HttpError(
+                    "credentials", f"{public(str(request.url))}: {cause}", cause
+                ) from None
+        return await handler(request)
+
+    return add
 
 
 def public(url: str) -> str:
@@ -195,8 +226,9 @@ def request(
 ) -> HttpResponse:
     """Make one request from synchronous code and return the response, whatever its status.
 
-    Redirects keep method and body; only the first host receives ``headers``.  ``use_proxies``
-    takes proxies from the environment (``http_proxy``, ``https_proxy``, ``no_proxy``).
+    Redirects keep method and body; only the first server receives ``headers`` and credentials.
+    ``use_proxies`` takes proxies from the environment (``http_proxy``, ``https_proxy``,
+    ``no_proxy``) unless the current configuration has one.
     Raises HttpError, and ValueError for headers that HTTP does not allow.
     """
     return asyncio.run(_request(method, url, limits, headers, body, use_proxies))
@@ -210,18 +242,21 @@ async def _request(
     body: bytes | None,
     use_proxies: bool,
 ) -> HttpResponse:
-    first = urlsplit(url).hostname
-    async with new_session() as session:
+    first, config = url, current_config()
+    foreign = HttpClientConfig(proxy=config.proxy)
+    proxied = use_proxies and not config.proxy
+    async with new_session(config) as trusted, new_session(foreign) as others:
         for _ in range(1 + MAX_REDIRECTS):
             received = bytearray()
+            same = _is_same_server(first, url)
             async with exchange(
-                session,
+                trusted if same else others,
                 method,
                 url,
                 limits=limits,
-                headers=headers if urlsplit(url).hostname == first else NO_HEADERS,
+                headers=headers if same else NO_HEADERS,
                 body=body,
-                proxy=environment_proxy(url) if use_proxies else None,
+                proxy=environment_proxy(url) if proxied else None,
             ) as response:
                 target = response.headers.get("Location")
                 if target is None or response.status not in REDIRECTS:
@@ -230,6 +265,20 @@ async def _request(
                 url = urljoin(url, target)
     cause = f"redirects more than {MAX_REDIRECTS} times"
     raise HttpError("malformed", f"{public(url)} {cause}", cause)
+
+
+def _is_same_server(first: str, url: str) -> bool:
+    """Return whether ``url`` may get the secrets for ``first``: an upgrade to TLS is no change."""
+    one, other = urlsplit(first), urlsplit(url)
+    if one.hostname != other.hostname:
+        return False
+    if (one.scheme, other.scheme) == ("http", "https"):
+        return one.port in (None, 80) and other.port in (None, 443)
+    return one.scheme == other.scheme and _port(one) == _port(other)
+
+
+def _port(parts: SplitResult) -> int:
+    return parts.port or (443 if parts.scheme == "https" else 80)
 
 
 def environment_proxy(url: str) -> Proxy | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import logging
 import os
@@ -88,11 +89,13 @@ async def start(*arguments: str, **environ: str) -> Process:
 
 
 @asynccontextmanager
-async def sidecar(triton: FakeTriton, *arguments: str) -> AsyncIterator[tuple[Process, str]]:
+async def sidecar(
+    triton: FakeTriton, *arguments: str, **environ: str
+) -> AsyncIterator[tuple[Process, str]]:
     metrics = triton.url.replace("http://", "http://me:secret@") + "/metrics"
     process = await start(
         *("--triton", triton.url, "--listen", "127.0.0.1:0", "--interval", "50ms", *arguments),
-        TOKENSLO_TRITON_METRICS=metrics,
+        **{"TOKENSLO_TRITON_METRICS": metrics, **environ},
     )
     try:
         assert process.stdout is not None
@@ -259,6 +262,47 @@ async def test_sidecar_serves_other_machines_by_its_web_configuration(tmp_path: 
         assert (await get(f"{url}/healthz"))[0] == 200
         assert (await get(f"{url}/metrics"))[0] == 401
         assert (await get(f"{url}/metrics", **auth))[0] == 200
+
+
+async def test_secrets_are_in_no_log_and_on_no_page(tmp_path: Path) -> None:
+    secrets = ("hunter2", "sesame", "opensaysme")
+    web, http = tmp_path / "web.yaml", tmp_path / "http.yaml"
+    stored = bcrypt.hashpw(b"hunter2", bcrypt.gensalt(4)).decode()
+    web.write_text(f'basic_auth_users: {{a: "{stored}"}}\n')
+    http.write_text("authorization: {credentials_file: token}\n")
+    (tmp_path / "token").write_text("sesame")
+    auth = {"Authorization": aiohttp.encode_basic_auth("a", "hunter2")}
+    flags = ("--web-config", str(web), "--http-config", str(http), "--log-level", "debug")
+    other = {
+        "TOKENSLO_VLLM": "http://me:opensaysme@127.0.0.1:1",
+        "TOKENSLO_OTLP_ENDPOINT": "http://me:opensaysme@127.0.0.1:1",
+        "TOKENSLO_OTLP_TRACES": "127.0.0.1:0",
+        "TOKENSLO_OTLP_TRACES_FORWARD": "http://me:opensaysme@127.0.0.1:1/v1/traces",
+        "TOKENSLO_OTLP_INTERVAL": "100ms",
+    }
+    async with (
+        fake_triton(**chat()) as triton,
+        sidecar(triton, *flags, **other) as (process, url),
+    ):
+        (tmp_path / "token").write_text("sesame\nsesame")  # cannot be used from here on
+        web.write_text("basic_auth_users: {a: hunter2}\n")  # nor can this file be reloaded
+
+        async def failing() -> bool:
+            return "credentials cannot be read" in (await get(f"{url}/", **auth))[1]
+
+        await until(failing)
+        pages = [
+            await get(f"{url}{path}", **{**auth, "Accept": accept})
+            for path in ("/", "/metrics", "/readyz")
+            for accept in ("text/html", "application/json")
+        ]
+        process.send_signal(signal.SIGTERM)
+        output = b"".join(await process.communicate()).decode()
+    assert "is not a bcrypt hash" in output
+    assert {status for status, _ in pages} <= {200, 503}
+    for secret in (*secrets, stored, base64.b64encode(b"a:hunter2").decode()):
+        assert secret not in output
+        assert not any(secret in text for _, text in pages)
 
 
 class Scripted(BaseSource):

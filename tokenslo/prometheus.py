@@ -8,6 +8,11 @@ from pathlib import Path
 import click
 
 from promql.http_client import Headers
+from tokenslo.http_config import without_credentials
+
+_SECRET = frozenset(
+    ("authorization", "proxy-authorization", "cookie", "x-api-key", "api-key", "x-auth-token")
+)
 
 prometheus_option = click.option(
     "--prometheus",
@@ -15,7 +20,7 @@ prometheus_option = click.option(
     required=True,
     metavar="URL",
     callback=lambda _, __, url: _url(url),
-    help="URL of Prometheus, with its path if it has one; may contain user:password@.",
+    help="URL of Prometheus, with its path if it has one.",
 )
 
 headers_option = click.option(
@@ -32,7 +37,7 @@ headers_option = click.option(
 def _url(given: str) -> str:
     if not given.startswith(("http://", "https://")):
         raise click.BadParameter(f"{given!r} is not an http or https URL.")
-    return given
+    return without_credentials(given)
 
 
 def _headers(given: Sequence[str]) -> Headers:
@@ -43,6 +48,11 @@ def _headers(given: Sequence[str]) -> Headers:
             if not colon or not name.strip():
                 where = text if text.startswith("@") else "a header"
                 raise click.BadParameter(f"{where} is not of the form 'NAME: VALUE'.")
+            if name.strip().lower() in _SECRET and not text.startswith("@"):
+                raise click.BadParameter(
+                    f"{name.strip()} on the command line is visible in process lists. Write it "
+                    "into a file, and give --header @FILE."
+                )
             headers[name.strip()] = value.strip()
     return headers
 

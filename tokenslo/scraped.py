@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -14,18 +14,25 @@ if TYPE_CHECKING:
 from slos.errors import InvalidFile
 from slos.missing_metrics import Served, unserved
 from slos.model import Service
+from tokenslo.http_config import http_config_option, without_credentials
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 _MAX_BYTES = 32 << 20
 OPTION = "--metrics"
 
-metrics_option = click.option(
+_metrics = click.option(
     OPTION,
     multiple=True,
     metavar="URL|FILE",
     help="Exposition that must contain every metric, with a bucket boundary at every threshold; "
     "repeatable.",
 )
-"""What makes a command check SLO files against servers."""
+
+
+def metrics_option(function: Function) -> Function:
+    """Add the options of commands that check SLO files against servers."""
+    return _metrics(http_config_option(function))
 
 
 def families(place: str) -> dict[str, ParsedFamily]:
@@ -78,6 +85,8 @@ def _body(place: str) -> bytes:
     from exporter.samples import SourceError
     from exporter.sources.fetch import fetch
     from promql.http_client import FetchLimits, new_session
+
+    without_credentials(place)
 
     async def get() -> bytes:
         async with new_session() as session:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from exporter.settings.listeners import LISTENERS, is_loopback
 from exporter.settings.options import BY_NAME, SOURCES, Option
-from exporter.settings.values import Settings, one_of
+from exporter.settings.values import Settings, one_of, parse_url
 from exporter.taps.tap import ProxySpec
 from exporter.web_config import read_web_config
 from slos.errors import InvalidFile, Problem
@@ -60,6 +61,7 @@ def conflicts(config: Settings, given: Mapping[str, GivenSetting]) -> Iterator[P
             "the server's counters would include probes",
             "give --tap SPEC as well: a tap excludes probes",
         )
+    yield from _credentials(given)
     yield from _tap_conflicts(config, given)
     yield from _unauthenticated(config, given)
     if config.stale_after <= config.interval:
@@ -71,6 +73,18 @@ def conflicts(config: Settings, given: Mapping[str, GivenSetting]) -> Iterator[P
             f"({config.interval:g} s)",
             "make stale-after longer than interval",
         )
+
+
+def _credentials(given: Mapping[str, GivenSetting]) -> Iterator[Problem]:
+    """Yield problems of URLs with a password on the command line, which process lists show."""
+    for setting in given.values():
+        is_url = setting.option.parse is parse_url
+        if is_url and setting.file == COMMAND_LINE and "@" in urlsplit(setting.texts[-1]).netloc:
+            yield setting.problem(
+                "holds credentials, which process lists show",
+                f"set it in --config FILE or as {setting.option.variable}, or use --http-config "
+                "FILE",
+            )
 
 
 def _unauthenticated(config: Settings, given: Mapping[str, GivenSetting]) -> Iterator[Problem]:

@@ -70,6 +70,13 @@ OPTIONS = (
     Option("vllm", "URL", "A vLLM server, such as http://127.0.0.1:8000.", values.parse_url),
     Option("sglang", "URL", "An SGLang server, such as http://127.0.0.1:30000.", values.parse_url),
     Option(
+        "http-config",
+        "FILE",
+        "Prometheus' HTTP client configuration (basic_auth, authorization, tls_config, proxy_url) "
+        "for --triton, --triton-metrics, --trtllm, --vllm and --sglang.",
+        values.parse_text,
+    ),
+    Option(
         "slo",
         "FILE",
         "SLO file: its thresholds become bucket boundaries and SLO events; repeatable.",
@@ -281,6 +288,7 @@ FILES = (
     "trtllm-requests",
     "trtllm-iterations",
     "web-config",
+    "http-config",
     "tap-tls-certificate",
     "tap-tls-key",
     "tap-upstream-ca",

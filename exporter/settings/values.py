@@ -37,6 +37,7 @@ class Settings:
     trtllm_iterations: str
     vllm: str
     sglang: str
+    http_config: str
     slo: tuple[str, ...]
     jpath: tuple[str, ...]
     listen: Listen

@@ -12,6 +12,7 @@ from exporter.samples import SourceError
 from exporter.sources.fetch import fetch, parse_json
 from exporter.sources.triton import model_repository
 from exporter.taps.tap import ProxySpec, Spec
+from promql.client_config import HttpClientConfig
 from promql.http_client import FetchLimits, new_session
 
 INTERVAL = 30.0
@@ -49,7 +50,7 @@ class ServedModels:
 
         A port that does not answer in HTTP serves gRPC and is not polled again.
         """
-        async with new_session(self._tls()) as session:
+        async with new_session(HttpClientConfig(tls=self._tls())) as session:
             for url in self._urls:
                 if url not in self._not_http:
                     await self._read_models(session, url)

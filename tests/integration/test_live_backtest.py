@@ -343,15 +343,17 @@ def test_prometheus_behind_path_password_and_header_is_queried(
 ) -> None:
     secrets = tmp_path / "headers"
     secrets.write_text("X-Scope-OrgID: team\n\n")
-    place = f"http://me:p%40ss@{gate[1]}"
+    http = tmp_path / "http.yaml"
+    http.write_text("basic_auth: {username: me, password: p@ss}\n")
+    place = (f"http://{gate[1]}", "--http-config", str(http))
     direct, found = within_a_minute(
         capsys,
         (slo, "--prometheus", url),
-        (slo, "--prometheus", place, "--header", f"@{secrets}"),
+        (slo, "--prometheus", *place, "--header", f"@{secrets}"),
     )
     assert found == direct
     assert gate[0].refused  # Prometheus takes few samples at once, and is asked for fewer then
-    assert run(slo, "--prometheus", place) == 2
+    assert run(slo, "--prometheus", *place) == 2
     printed = capsys.readouterr()
     assert printed.err == f"tokenslo: http://{gate[1]} answered 401 Unauthorized\n"
 
@@ -370,9 +372,7 @@ def test_failure_during_the_backtest_is_one_error(
 ) -> None:
     handler, place = gate
     handler.patience = 5
-    assert (
-        run(slo, "--prometheus", f"http://me:p%40ss@{place}", "--header", "X-Scope-OrgID:team") == 2
-    )
+    assert run(slo, "--prometheus", f"http://{place}", "--header", "X-Scope-OrgID:team") == 2
     printed = capsys.readouterr()
     assert (printed.out, printed.err) == (
         "",

@@ -18,6 +18,7 @@ from promql.client import PrometheusError, query_range
 from promql.http_client import Headers
 from slos.plan import Plan, plan
 from tokenslo.files import files_argument, libraries_option, load_all
+from tokenslo.http_config import http_config_option
 from tokenslo.prometheus import headers_option, prometheus_option
 
 
@@ -26,6 +27,7 @@ from tokenslo.prometheus import headers_option, prometheus_option
 @libraries_option
 @prometheus_option
 @headers_option
+@http_config_option
 @click.option(
     "--days", type=click.IntRange(1, 366), default=7, show_default=True, help="Days of history."
 )

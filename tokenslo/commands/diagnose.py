@@ -21,10 +21,13 @@ from diagnosis.service_choice import ServiceChoiceError, choose_plan
 from diagnosis.sidecar_status import read_sidecar_status
 from diagnosis.watch import follow
 from promql.client import PrometheusError, query
+from promql.client_config import DIRECT, HttpClientConfig, http_client_config
 from promql.http_client import Headers
 from slos.durations import parse_duration
+from slos.http_client_config import read_http_client_config
 from slos.plan import Plan, plan
 from tokenslo.files import inputs, libraries_option, load_all
+from tokenslo.http_config import http_config_option, without_credentials
 from tokenslo.prometheus import headers_option, prometheus_option
 
 _QUERY_SECONDS = 10.0
@@ -48,7 +51,7 @@ def _time(_: click.Context, __: click.Parameter, given: str | None) -> float | N
 
 def _url(_: click.Context, __: click.Parameter, given: str | None) -> str | None:
     if given is None or given.startswith(("http://", "https://")):
-        return given
+        return given and without_credentials(given)
     raise click.BadParameter(f"{given!r} is not an http or https URL.")
 
 
@@ -83,6 +86,7 @@ def _ago(given: str) -> float:
 @click.option("--service", default="", metavar="NAME", help="Service, if there are several.")
 @prometheus_option
 @headers_option
+@http_config_option
 @click.option(
     "--at",
     callback=_time,
@@ -95,6 +99,13 @@ def _ago(given: str) -> float:
     metavar="URL",
     callback=_url,
     help="Sidecar whose status page explains missing signals and failing sources.",
+)
+@click.option(
+    "--sidecar-http-config",
+    "sidecar_http",
+    metavar="FILE",
+    callback=lambda _, __, given: read_http_client_config(given) if given else DIRECT,
+    help="HTTP client configuration for the sidecar, as --http-config for Prometheus.",
 )
 @click.option(
     "--watch",
@@ -112,6 +123,7 @@ def diagnose_(
     headers: Headers,
     at: float | None,
     sidecar: str | None,
+    sidecar_http: HttpClientConfig,
     watch: bool,
     json_: bool,
     markdown: bool,
@@ -130,7 +142,10 @@ def diagnose_(
         chosen = choose_plan(plans, service, alert, ask)
 
         def read() -> Diagnosis:
-            status = read_sidecar_status(sidecar) if sidecar else None
+            status = None
+            if sidecar:
+                with http_client_config(sidecar_http):  # not with Prometheus' credentials
+                    status = read_sidecar_status(sidecar)
             return diagnose(chosen, ask, alert=alert, sidecar=status)
 
         if watch:

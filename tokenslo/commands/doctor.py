@@ -10,15 +10,17 @@ import click
 
 from exporter.doctor.doctor import as_json, as_text, diagnose
 from tokenslo.files import libraries_option, load_all
+from tokenslo.http_config import http_config_option, urls_argument
 from tokenslo.servers import model_option, problems_of_command, timeout_option
 
 
 @click.command()
-@click.argument("urls", nargs=-1, required=True, metavar="URL...")
+@urls_argument
 @click.option("--slo", multiple=True, metavar="FILE", help="SLO file to check; repeatable.")
 @libraries_option
 @model_option
 @timeout_option
+@http_config_option
 @click.option("--json", "json_", is_flag=True, help="Print JSON.")
 def doctor(
     urls: tuple[str, ...],

@@ -14,6 +14,8 @@ import click
 from exporter.app import run
 from exporter.log import set_up
 from exporter.settings import OPTIONS, PREFIX, load_settings
+from promql.client_config import DIRECT, http_client_config
+from slos.http_client_config import read_http_client_config
 from tokenslo.extras import require
 from tokenslo.files import load_all
 
@@ -57,5 +59,7 @@ def exporter(config: str | None, **flags: tuple[str, ...]) -> None:
     if settings.otlp_endpoint:
         require("otlp")
     services = load_all(settings.slo, [*map(Path, settings.jpath)])
+    http = read_http_client_config(settings.http_config) if settings.http_config else DIRECT
     set_up(settings.log_level)
-    asyncio.run(run(settings, services, version("tokenslo")))
+    with http_client_config(http):
+        asyncio.run(run(settings, services, version("tokenslo")))

@@ -12,15 +12,17 @@ from exporter.doctor.baseline import measure_baseline
 from promql.http_client import public
 from slos.initial_file import text
 from tokenslo import output
+from tokenslo.http_config import http_config_option, urls_argument
 from tokenslo.servers import model_option, problems_of_command, timeout_option
 
 
 @click.command()
-@click.argument("urls", nargs=-1, required=True, metavar="URL...")
+@urls_argument
 @output.target_option
 @click.option("--force", is_flag=True, help="Replace the file if it exists.")
 @model_option
 @timeout_option
+@http_config_option
 def init(
     urls: tuple[str, ...], target: Path | None, force: bool, model: tuple[str, ...], timeout: str
 ) -> None:

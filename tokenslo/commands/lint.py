@@ -13,6 +13,7 @@ from promql.lint.report import FORMATS
 from promql.literals import duration
 from slos.catalogues.named import NAMES, everything, named
 from slos.errors import BadValue
+from tokenslo.http_config import http_config_option
 from tokenslo.scraped import families
 
 
@@ -24,6 +25,7 @@ from tokenslo.scraped import families
     metavar="URL|FILE",
     help="Exposition of a server, to check names, labels and buckets against; repeatable.",
 )
+@http_config_option
 @click.option(
     "--catalogue",
     multiple=True,

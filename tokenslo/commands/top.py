@@ -12,6 +12,7 @@ from rich.console import Console
 
 from exporter.doctor.sidecar_client import base_url
 from promql.http_client import FetchLimits
+from tokenslo.http_config import http_config_option, without_credentials
 from top.scraper import scrapers
 from top.terminal import print_frame, run
 
@@ -32,7 +33,7 @@ def _url(given: str) -> str:
         raise click.BadParameter(
             f"{given!r} is not an http or https URL, such as http://localhost:9464."
         )
-    return given
+    return without_credentials(given)
 
 
 @click.command()
@@ -52,6 +53,7 @@ def _url(given: str) -> str:
     show_default=True,
     help="Seconds that rates and quantiles cover.",
 )
+@http_config_option
 def top(urls: list[str], once: bool, interval: float, window: float) -> int:
     """Show live sidecars in a terminal: rates, latencies, sequences, KV cache, missed objectives.
 

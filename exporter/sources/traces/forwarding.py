@@ -14,6 +14,7 @@ from time import monotonic
 import aiohttp
 
 from exporter.samples import SourceError
+from promql.client_config import DIRECT
 from promql.http_client import new_session, public
 
 RETRYABLE = frozenset((429, 502, 503, 504))
@@ -73,7 +74,7 @@ class Forwarder:
     async def run(self) -> None:
         """Send until cancelled."""
         pause = MIN_PAUSE
-        async with new_session() as session:
+        async with new_session(DIRECT) as session:
             while True:
                 while not self._queue:
                     self._offered.clear()
