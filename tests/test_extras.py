@@ -68,4 +68,4 @@ def test_require_finds_the_first_missing_library(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("tokenslo.extras.find_spec", lambda name: None)
     with pytest.raises(ModuleNotFoundError) as raised:
         require("exporter")
-    assert (raised.value.name, missing_extra(raised.value)) == ("hpack", "exporter")
+    assert (raised.value.name, missing_extra(raised.value)) == ("bcrypt", "exporter")

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 
 EXTRAS: Mapping[str, str] = {
     "_jsonnet": "jsonnet",
+    "bcrypt": "exporter",
     "google": "otlp",
     "grafanalib": "generate",
     "hpack": "exporter",
