@@ -160,6 +160,11 @@ def installs_this_project_or_its_tools(arguments: list[str]) -> bool:
     )
 
 
+def is_about_a_chart_or_file_of_this_folder(arguments: list[str]) -> bool:
+    """Whether the paths in ``deploy/`` that Helm gets exist."""
+    return all((ROOT / word).exists() for word in arguments if word.startswith("deploy/"))
+
+
 OTHERS: dict[str, Callable[[list[str]], bool]] = {
     "make": is_a_target_of_make,
     "python": is_a_module,
@@ -168,6 +173,8 @@ OTHERS: dict[str, Callable[[list[str]], bool]] = {
     "tokenslo": lambda arguments: arguments[1] in COMMANDS,
     # Run by tests of their own.
     "amtool": lambda arguments: arguments == ["amtool", "check-config", "alertmanager.yml"],
+    "helm": is_about_a_chart_or_file_of_this_folder,
+    "kubectl": lambda arguments: arguments[1] in ("apply", "get", "port-forward"),
     "mkdocs": lambda arguments: arguments == ["mkdocs", "build", "--strict"],
     "promtool": lambda arguments: arguments[1:3] == ["test", "rules"],
     "curl": lambda arguments: any("$PROMETHEUS" in word for word in arguments),

@@ -62,7 +62,12 @@ class Fence:
 
 def pages() -> list[Path]:
     """Return every page that is rendered."""
-    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    return [
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        *sorted((ROOT / "deploy").rglob("*.md")),
+        *sorted((ROOT / "docs").rglob("*.md")),
+    ]
 
 
 def fences(text: str) -> Iterator[Fence]:

@@ -25,7 +25,7 @@ from slos.load import load_file
 from slos.plan import plan
 from slos.schema import Field
 from tokenslo.cli import COMMANDS, cli
-from tools.docs import diagnosis_example
+from tools.docs import diagnosis_example, kubernetes
 
 _DAY = 86_400
 _EXAMPLE = Path(__file__).parents[2] / "examples/chat/slo.yaml"
@@ -251,6 +251,7 @@ def _dashboard_panels() -> str:
 
 
 GENERATED: Mapping[str, Callable[[], str]] = {
+    "chart-values": kubernetes.chart_values,
     "commands": _commands,
     "settings": _settings,
     "sources": _sources,
@@ -271,5 +272,7 @@ GENERATED: Mapping[str, Callable[[], str]] = {
     "diagnosis-likelihoods": diagnosis_example.likelihood_table,
     "diagnosis-posterior": diagnosis_example.posterior_table,
     "diagnosis-thresholds": diagnosis_example.decision_table,
+    "sample-limits": kubernetes.sample_limits,
+    "shutdown": kubernetes.shutdown,
 }
 """By name: the text of a generated block."""

@@ -1,0 +1,19 @@
+{{- /* Written by python -m tools.kubernetes from the limits of the sidecar. Do not edit. */}}
+
+{{- /* The most samples of a scrape: 1000 of the sidecar itself, 20000 that clients can cause, and
+for each model 744 and 33 per objective. */}}
+{{- define "tokenslo.sampleLimit" -}}
+{{- $objectives := int .Values.podMonitor.objectives }}
+{{- if not $objectives }}
+{{- range .Values.slo.files }}
+{{- $objectives = add $objectives (len (regexFindAll "\\bindicator\\b" . -1)) }}
+{{- end }}
+{{- end }}
+{{- $objectives = $objectives | default 20 }}
+{{- add 1000 20000 (mul (int .Values.podMonitor.models) (add 744 (mul $objectives 33))) }}
+{{- end }}
+
+{{- /* The most labels of a sample, its name and those of Prometheus Operator included. */}}
+{{- define "tokenslo.labelLimit" -}}
+{{- add 13 (len .Values.podMonitor.podTargetLabels) (int .Values.podMonitor.extraLabels) }}
+{{- end }}

@@ -1,0 +1,1 @@
+"""Numbers and schemas of the Kubernetes manifests in ``deploy/``."""

@@ -1,0 +1,104 @@
+"""Limits of a scrape and times of a shutdown, from the limits of the sidecar.
+
+A scrape with more samples or labels than a PodMonitor's limits is discarded as a whole, so the
+limits are upper bounds of what a sidecar serves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from decimal import Decimal
+from math import ceil
+
+from exporter.gateway_names import NAMES, ROLES
+from exporter.recording.initial_series import known_labels
+from exporter.recording.label_limiter import MAX_SERIES
+from slos.indicators import CLAUSES
+from slos.model import Service
+from slos.own_metrics import OWN_METRICS
+from slos.signals import (
+    MODEL_LABELS,
+    OUTCOMES,
+    SIGNALS,
+    TENANT_SIGNALS,
+    Signal,
+)
+from slos.thresholds import thresholds
+
+OWN_SAMPLES = 1_000
+"""Samples without a model: sources, taps, background tasks, processes."""
+CLIENT_SAMPLES = MAX_SERIES
+"""Samples that clients can cause: tenants and reasons."""
+ENGINE_BOUNDARIES = 48
+"""Bucket boundaries of an engine's own histogram; those of vLLM and SGLang have fewer."""
+_LAYERS = ("model", "backend", "decode", "probe")
+_PROBE_SERIES = 5
+"""The last result and duration of probes, and their number by three results."""
+OBJECTIVE_SAMPLES = 2 + len(CLAUSES) * 3 + 2 * (3 + len(CLAUSES))
+"""Samples of an objective for one model: time slices, or those of a goodput objective.
+
+Each clause has a bucket boundary and good and bad events; verdicts exist with and without tenant.
+"""
+
+TARGET_LABELS = ("job", "instance", "namespace", "pod", "container", "endpoint")
+"""Labels that Prometheus Operator adds to every sample of a PodMonitor."""
+
+ENDPOINT_REMOVAL = 15
+"""Seconds after the deletion of a pod until no client uses it any more."""
+SIDECAR_EXIT = 10
+"""Seconds that the sidecar has to end after the server: ``--tap-drain`` 5 s, and to exit."""
+MAX_OUTPUT_TOKENS = 4096
+"""Output tokens of the longest response, where objectives bound only the time per token."""
+
+
+def model_samples() -> int:
+    """Return the most samples of one version of a model, objectives excluded."""
+    signals = sum(map(_signal_samples, SIGNALS.values()))
+    of_other_tenants = sum(len(known_labels(signal)) for signal in TENANT_SIGNALS)
+    infos = 2 + len(SIGNALS) + len(_LAYERS) + _PROBE_SERIES
+    return signals + of_other_tenants + infos + len(NAMES) * len(ROLES)
+
+
+def _signal_samples(signal: Signal) -> int:
+    if signal.kind == "histogram":
+        infinity_count_sum = 3
+        return max(len(signal.buckets), ENGINE_BOUNDARIES) + infinity_count_sum
+    if signal.key == "request_failures":
+        return len(OUTCOMES) - 1  # with the reason "other"
+    return len(known_labels(signal.key)) if signal.key not in TENANT_SIGNALS.values() else 0
+
+
+def sample_limit(models: int, objectives: int) -> int:
+    """Return the most samples of a scrape, with versions of models counted."""
+    per_model = model_samples() + objectives * OBJECTIVE_SAMPLES
+    return OWN_SAMPLES + models * per_model + CLIENT_SAMPLES
+
+
+def label_limit() -> int:
+    """Return the most labels of a sample, its name included."""
+    measured = max(
+        len((*MODEL_LABELS, *signal.fixed, *signal.labels)) + (signal.kind == "histogram")
+        for signal in SIGNALS.values()
+    )
+    own = max(len(labels) for _, _, labels in OWN_METRICS.values())
+    return len(("__name__",)) + max(measured, own) + len(TARGET_LABELS)
+
+
+def longest_stream(services: Iterable[Service], max_output_tokens: int = MAX_OUTPUT_TOKENS) -> int:
+    """Return the seconds of the longest stream that is good for all objectives.
+
+    It is the largest threshold of the duration of requests, if there is one; otherwise a first
+    token and ``max_output_tokens`` at the largest thresholds.  Zero if objectives bound neither.
+    """
+    bounds = {signal: Decimal(repr(max(found))) for signal, found in thresholds(services).items()}
+    if "e2e" in bounds:
+        return ceil(bounds["e2e"])
+    per_token = bounds.get("tpot") or bounds.get("itl")
+    if per_token is None:
+        return 0
+    return ceil(bounds.get("ttft", Decimal(0)) + per_token * (max_output_tokens - 1))
+
+
+def grace_period(stream_seconds: int) -> int:
+    """Return ``terminationGracePeriodSeconds`` for a longest stream."""
+    return ENDPOINT_REMOVAL + stream_seconds + SIDECAR_EXIT
