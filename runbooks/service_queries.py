@@ -166,9 +166,11 @@ def arrivals(scope: Scope) -> Expr:
 
 
 def mix_by_version(scope: Scope) -> Expr:
-    """Return the longest mean prompt of a version on an instance over the shortest."""
-    processed = scope.requests(*_PROCESSED, by=_VERSIONS)
-    enough = processed.compare(">", number(Decimal("0.05")))
+    """Return the longest mean prompt of a version on an instance over the shortest.
+
+    Of the requests that succeed: servers report few lengths of the others.
+    """
+    enough = scope.requests("ok", by=_VERSIONS).compare(">", number(Decimal("0.05")))
     mean = Binary(scope.tokens("input", _VERSIONS), "/", enough, matching=on(*_VERSIONS))
     return aggregate("max", mean) / aggregate("min", mean)
 

@@ -183,10 +183,10 @@ SIGNALS: Mapping[str, Signal] = _catalogue(
            labels=("outcome", "reason")),
     Signal("tenant_requests", "Requests of tenants", "llm_tenant_requests_total", "counter",
            "Requests of one tenant that ended, by outcome.", labels=("outcome", TENANT)),
-    Signal("requests_without_first_token", "Requests that died before their first token",
+    Signal("requests_without_first_token", "Requests without a first token",
            "llm_requests_without_first_token_total", "counter",
-           "Requests that ended before their first token, by outcome; no latency histogram counts "
-           "them, so TTFT objectives count them as bad.",
+           "Requests that ended before their first token, by outcome; ok are empty responses. No "
+           "latency histogram counts them, so TTFT objectives count them as bad.",
            labels=("outcome",)),
     _member("tokens", "input", "input_tokens", "Input tokens"),
     _member("tokens", "cached_input", "cached_input_tokens", "Cached input tokens"),

@@ -49,6 +49,7 @@ FULL = Incident(
         ExpectedAlert("FirstTokenErrorBudgetBurn", 45),
         ExpectedAlert("KvCachePressure", 70, WITH_TAP),
     ),
+    symptoms=("waiting", "kv"),
     diagnosis=in_columns("kv_pressure", columns=WITH_TAP),
     confusions={"QueueGrowing": "requests wait for room in the KV cache"},
 )
@@ -62,8 +63,15 @@ DOWN = Incident(
 HEALTHY = Incident(key="healthy", title="nothing happens", script=script, harmful=False)
 
 
-def diagnosis(verdict: str, *keys: str) -> dict[str, Any]:
-    return {"verdict": verdict, "causes": [{"key": key, "probability": 0.5} for key in keys]}
+def diagnosis(verdict: str, *keys: str, sick: str = "") -> dict[str, Any]:
+    return {
+        "verdict": verdict,
+        "causes": [{"key": key, "probability": 0.5} for key in keys],
+        "checks": [
+            {"check": "kv", "verdict": "healthy"},
+            *({"check": key, "verdict": "sick"} for key in sick.split()),
+        ],
+    }
 
 
 def run(incident: str, seed: int, **columns: ColumnResult) -> IncidentResult:
@@ -84,7 +92,7 @@ def stored(result: IncidentResult, kind: Any = "held out") -> StoredResult:
     return StoredResult(kind, "2 cores of a processor", "0123abc", result)
 
 
-RIGHT = diagnosis("likely", "kv_pressure", "overload")
+RIGHT = diagnosis("likely", "kv_pressure", "overload", sick="waiting kv")
 RESULTS = (
     run(
         "kv-pressure",

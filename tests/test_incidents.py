@@ -10,6 +10,7 @@ import pytest
 from lab.incidents.catalogue import CATALOGUE
 from lab.incidents.incident import COLUMNS, Incident
 from lab.incidents.stage import service_name
+from runbooks.checks import CHECKS
 from runbooks.playbooks import PLAYBOOKS
 
 ALERTS = Path(__file__).parents[1] / "examples/chat/alerts"
@@ -29,7 +30,8 @@ def test_an_incident_has_its_expectations(incident: Incident) -> None:
     assert incident.confusions.keys() <= alert_names()
     assert all(incident.confusions.values())
     assert {key for keys in incident.diagnosis.values() for key in keys} <= PLAYBOOKS.keys()
-    assert bool(incident.alerts) == incident.harmful
+    assert {*incident.symptoms} <= CHECKS.keys()
+    assert bool(incident.alerts) == bool(incident.symptoms) == incident.harmful
     assert (incident.diagnosis.keys() == {*COLUMNS}) == incident.harmful
 
 

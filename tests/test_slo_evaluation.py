@@ -154,7 +154,7 @@ def naive(requests: list[Request]) -> Counter[tuple[str, str, str]]:
                 total["ttft", f"{threshold:g}", "bad"] += 1
             elif seen:
                 total["ttft", f"{threshold:g}", "good"] += 1
-            elif one.streaming and one.outcome not in ("ok", "invalid"):
+            elif one.streaming and one.outcome != "invalid":
                 total["ttft", f"{threshold:g}", "bad"] += 1
         if ("max_gap", 1.0) in late:
             total["max_gap", "1", "bad"] += 1
@@ -178,6 +178,8 @@ def naive(requests: list[Request]) -> Counter[tuple[str, str, str]]:
             total["goodput", min(broken)[2], "bad"] += 1
         elif one.outcome in ("error", "rejected", "timeout"):
             total["goodput", "outcome", "bad"] += 1
+        elif one.outcome == "ok" and one.streaming and not seen:
+            total["goodput", "ttft", "bad"] += 1
         elif one.outcome == "ok":
             total["goodput", "", "good" if seen else "unknown"] += 1
     return total

@@ -264,7 +264,7 @@ def test_outcomes_and_phases(outcome: str) -> None:
     assert value(recorder, "streams", phase="complete") == (2 if ok else 0)
     assert value(recorder, "streams", phase="mid_stream") == (0 if ok else 1)
     assert value(recorder, "streams", phase="before_first_token") == (0 if ok else 1)
-    assert value(recorder, "requests_without_first_token", outcome=outcome) == (0 if ok else 1)
+    assert value(recorder, "requests_without_first_token", outcome=outcome) == 1
     assert value(recorder, "disconnects") == (2 if outcome == "disconnected" else 0)
     assert spread(recorder, "e2e") == ((3, 5.0) if ok else (0, 0))
     assert spread(recorder, "ttft") == (1, 1.0)
@@ -276,7 +276,7 @@ def test_failure_counters_start_at_zero() -> None:
     reported = {measurement.signal: measurement.samples for measurement in measurements(recorder)}
     assert reported["disconnects"] == {(("phase", phase),): 0.0 for phase in PHASES[:2]}
     assert reported["requests_without_first_token"] == {
-        (("outcome", outcome),): 0.0 for outcome in OUTCOMES if outcome != "ok"
+        (("outcome", outcome),): 0.0 for outcome in OUTCOMES
     }
     for signal in ("wasted_tokens", "partial_tokens", "suspected_retries", "client_backpressure"):
         assert reported[signal] == {(): 0.0}
@@ -615,7 +615,7 @@ one_each = partial(chunks, tokens=1)
         (COUNTED, (*one_each(100.5, *range(102, 111)), ended(110.5)), ("bad", "e2e")),
         ({}, (*chunks(100.5), ended(102.5)), ("good", "")),
         ({}, (*chunks(100.5), ended(103.0)), ("bad", "max_gap")),
-        ({}, (ended(100.1),), ("unknown", "")),
+        ({}, (ended(100.1),), ("bad", "ttft")),
         ({"choices": 2}, (*chunks(100.5, 101.0), ended(103.0)), ("unknown", "")),
         ({"streaming": False}, (ended(101.0),), ("unknown", "")),
         ({"streaming": False}, (ended(111.0),), ("bad", "e2e")),
@@ -651,9 +651,32 @@ def test_goodput(
     assert judged(stream(**fields), *events) == ({expected: 1.0} if expected else {})
 
 
-def test_a_response_without_tokens_has_no_ttft() -> None:
-    assert judged(stream(), ended(100.5), ttft=0.5) == {("unknown", ""): 1.0}
-    assert judged(stream(), ended(101.0), ttft=0.5) == {("bad", "ttft"): 1.0}
+@pytest.mark.parametrize("seconds", [0.5, 1.0])
+def test_an_empty_response_breaks_the_clause_of_the_first_token(seconds: float) -> None:
+    assert judged(stream(), ended(100.0 + seconds), ttft=0.5) == {("bad", "ttft"): 1.0}
+    assert judged(stream(), ended(100.0 + seconds), e2e=2.0) == {("good", ""): 1.0}
+
+
+@pytest.mark.parametrize(
+    ("fields", "empty"),
+    [
+        ({}, True),
+        ({"counted": True, "output_tokens": 1}, True),  # the end of sequence
+        ({"counted": True, "output_tokens": 5}, False),  # tokens without text
+        ({"choices": 2, "other_chunks": 3}, False),
+        ({"opaque": True}, False),
+        ({"opaque": True, "unread": True}, False),
+        ({"streaming": False}, False),
+    ],
+)
+def test_an_empty_response_is_no_response_that_cannot_be_read(
+    fields: dict[str, Any], empty: bool
+) -> None:
+    recorder = StreamRecorder({"ttft": [0.5]})
+    play(recorder, stream(**fields), ended(100.25))
+    assert value(recorder, "requests_without_first_token", outcome="ok") == empty
+    assert value(recorder, "ttft_slo_events", result="bad") == empty
+    assert value(recorder, "ttft_slo_events") == empty
 
 
 def test_a_queue_clause_needs_the_engine_s_timing() -> None:
@@ -987,17 +1010,13 @@ def test_any_events_are_counted_exactly_once(
         assert value(recorder, "disconnects", phase=phase) == left
     assert spread(recorder, "disconnect_age")[0] == of_streams.count("disconnected")
     assert spread(recorder, "e2e")[0] == outcomes.count("ok")
-    died = value(recorder, "requests_without_first_token")
-    assert died == value(recorder, "streams", phase="before_first_token")
-    served = (
-        value(recorder, "streams")
-        - died
-        - sum(
-            1
-            for one, outcome in zip(streams, outcomes, strict=True)
-            if one.streaming and outcome == "ok" and not one.chunks
-        )
+    empty = sum(
+        one.streaming and outcome == "ok" and not one.chunks
+        for one, outcome in zip(streams, outcomes, strict=True)
     )
+    early = value(recorder, "streams", phase="before_first_token") + empty
+    assert value(recorder, "requests_without_first_token") == early
+    served = value(recorder, "streams") - early
     assert spread(recorder, "ttft")[0] == served
     whole = value(recorder, "output_tokens") - value(recorder, "partial_tokens")
     lasting = sum(n for number, n in emitted.items() if outcomes[number] != "disconnected")

@@ -71,10 +71,11 @@ def times(stream: Stream, end: float, tpot: float | None) -> dict[str, float]:
 
 
 def verdict_at_end(
-    objective: GoodputObjective, outcome: Outcome, known: Mapping[str, float]
+    objective: GoodputObjective, outcome: Outcome, known: Mapping[str, float], *, empty: bool
 ) -> GoodputVerdict | None:
     """Return the verdict on a request that broke no clause before its end; None if not counted.
 
+    An ``empty`` stream had no token; if it ended ``ok``, it breaks the clause ``ttft``.
     Of the clauses that are evaluated only at the end (``tpot``, ``queue``), the verdict names the
     first failed one of the SLO file.
     """
@@ -82,6 +83,8 @@ def verdict_at_end(
         return GoodputVerdict("bad", OUTCOME)
     if outcome not in ("ok", "disconnected"):
         return None
+    if empty and outcome == "ok" and "ttft" in objective.clauses:
+        return GoodputVerdict("bad", "ttft")
     for signal, most in objective.clauses.items():
         if known.get(signal, 0.0) > most:
             return GoodputVerdict("bad", signal)

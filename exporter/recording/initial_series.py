@@ -30,10 +30,8 @@ def known_labels(
     model.  Reasons and tenants are not known in advance: their series begin later.
     """
     match signal:
-        case "requests":
+        case "requests" | "requests_without_first_token":
             return tuple((("outcome", outcome),) for outcome in OUTCOMES)
-        case "requests_without_first_token":
-            return tuple((("outcome", outcome),) for outcome in OUTCOMES if outcome != "ok")
         case "streams":
             return tuple(
                 (("outcome", outcome), ("phase", phase))

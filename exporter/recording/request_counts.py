@@ -12,11 +12,24 @@ def _phase(stream: Stream, outcome: Outcome) -> str:
     return "mid_stream" if stream.chunks or stream.unread else "before_first_token"
 
 
+def ended_without_token(stream: Stream, outcome: Outcome) -> bool:
+    """Return whether a stream ended before its first token, empty responses included.
+
+    An ``ok`` response is empty unless it had tokens that are not timed: of another choice, in a
+    part that cannot be parsed, or without text.  The end of sequence counts as one token.
+    """
+    if stream.chunks or stream.unread:
+        return False
+    if outcome != "ok":
+        return True
+    return not (stream.other_chunks or stream.opaque or (stream.output_tokens or 0) > 1)
+
+
 def count_stream(model: ModelMetrics, stream: Stream, outcome: Outcome, tenant: str) -> None:
     """Count the outcome of a stream and record its gap and decode times."""
     phase = _phase(stream, outcome)
     model.count("streams", {"outcome": outcome, "phase": phase}, tenant=tenant)
-    if phase == "before_first_token":
+    if ended_without_token(stream, outcome):
         model.count("requests_without_first_token", {"outcome": outcome})
     if stream.chunks < 2 or stream.opaque:
         return

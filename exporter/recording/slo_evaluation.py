@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from exporter.protocol.events import Outcome, Stream
 from exporter.recording.goodput import GoodputObjective, GoodputVerdict, verdict_at_end
 from exporter.recording.model_metrics import ModelMetrics
+from exporter.recording.request_counts import ended_without_token
 
 
 @dataclass(slots=True)
@@ -86,19 +87,20 @@ def evaluate_ended(
     """
     evaluate_active(model, stream, counted, until, tenant)
     ok = outcome == "ok"
+    empty = stream.streaming and outcome != "invalid" and ended_without_token(stream, outcome)
+    if empty:
+        # No latency histogram counts it.
+        _count_remaining(model, "ttft", counted, good=False)
     if stream.streaming:
         if stream.chunks:
             evaluate_first_token(model, stream, counted)
-        elif outcome not in ("ok", "invalid") and not stream.unread:
-            # It failed before its first token: no latency histogram counts it.
-            _count_remaining(model, "ttft", counted, good=False)
         if stream.chunks > 1 and not stream.opaque:
             _count_remaining(model, "max_gap", counted, good=True)
     if ok:
         _count_remaining(model, "e2e", counted, good=True)
     for objective in model.objectives:
         if objective.name not in counted.objectives:
-            verdict = verdict_at_end(objective, outcome, known)
+            verdict = verdict_at_end(objective, outcome, known, empty=empty)
             if verdict:
                 model.count_verdict(objective, verdict, tenant)
 

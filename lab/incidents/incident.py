@@ -99,10 +99,11 @@ class ExpectedAlert:
 class Incident:
     """A scripted incident.
 
-    ``script`` draws a run's parameters.  ``alerts`` are expected.  ``diagnosis`` are the playbook
-    keys that are right, by column; in a column without keys the right answer is that there is no
-    incident, or that the cause is unclear.  ``confusions`` are cause alerts of other incidents
-    that may fire as well, with the reason.
+    ``script`` draws a run's parameters.  ``alerts`` are expected.  ``symptoms`` are the checks of
+    the diagnosis that must be sick with a tap.  ``diagnosis`` are the playbook keys that are right,
+    by column; in a column without keys the right answer is that there is no incident, or that the
+    cause is unclear.  ``confusions`` are cause alerts of other incidents that may fire as well,
+    with the reason.
     """
 
     key: str
@@ -110,6 +111,7 @@ class Incident:
     script: Callable[[random.Random], Script]
     harmful: bool = True
     alerts: tuple[ExpectedAlert, ...] = ()
+    symptoms: tuple[str, ...] = ()
     diagnosis: Mapping[Column, tuple[str, ...]] = field(default_factory=dict)
     confusions: Mapping[str, str] = field(default_factory=dict)
 

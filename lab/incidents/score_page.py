@@ -93,6 +93,9 @@ def _section(
         "italics: nothing may page.\n"
     )
     yield _by_column(known, played, _first)
+    yield "### Symptoms\n"
+    yield "In how many runs the checks that must find the fault with a tap were sick.\n"
+    yield _symptoms(played)
     yield "### Diagnosis\n"
     yield (
         "Right means that it names a cause of the incident, or reports no incident where the "
@@ -155,6 +158,19 @@ def _first(runs: Sequence[RunScore]) -> str:
     share = "" if len(first) == len(runs) else f", {len(first)} of {len(runs)}"
     false = f", **{n} false**" if (n := sum(each.false_page for each in runs)) else ""
     return f"{named} {_seconds(median(each.seconds for each in first))}{share}{false}"
+
+
+def _symptoms(played: Mapping[str, Mapping[Column, Sequence[RunScore]]]) -> str:
+    rows = [
+        [key, f"`{symptom}`", *(_shown(runs, symptom) for runs in columns.values())]
+        for key, columns in played.items()
+        for symptom in next(filter(None, columns.values()))[0].incident.symptoms
+    ]
+    return _table(("incident", "check", *_TITLES.values()), rows)
+
+
+def _shown(runs: Sequence[RunScore], symptom: str) -> str:
+    return f"{sum(each.shows(symptom) for each in runs)} of {len(runs)}" if runs else _NONE
 
 
 def _diagnosis(runs: Sequence[RunScore]) -> str:

@@ -56,6 +56,13 @@ class RunScore:
         """The names of the alerts that fired without being expected."""
         return tuple(sorted({each.name for each in self.result.alerts} - {*self.expected}))
 
+    def shows(self, symptom: str) -> bool:
+        """Whether the diagnosis found a check sick."""
+        return any(
+            (each["check"], each["verdict"]) == (symptom, "sick")
+            for each in self.result.diagnosis.get("checks", ())
+        )
+
     def mark(self, cause: str) -> Mark:
         """Classify a cause alert that fired in this run."""
         if cause in self.expected:

@@ -231,8 +231,12 @@ async def test_a_killed_child_is_replaced_and_then_streams_may_end_before_the_si
     async with soaking(tmp_path) as scene:
         for number in range(CROWDS):
             await scene.crowd(f"crowd {number}")
+
+        async def is_busy() -> bool:
+            return (await scene.metrics())["llm_live_streams"] > 0
+
         for _ in range(2):
-            await asyncio.sleep(1)
+            await until(is_busy, SOON, 0.05)
             child = await scene.child()
             os.kill(child, signal.SIGKILL)
 
@@ -240,9 +244,6 @@ async def test_a_killed_child_is_replaced_and_then_streams_may_end_before_the_si
                 return await scene.child() != killed
 
             await until(is_new, SOON, 0.05)
-
-        async def is_busy() -> bool:
-            return (await scene.metrics())["llm_live_streams"] > 0
 
         await until(is_busy, SOON, 0.05)
         for number in range(CROWDS):

@@ -33,7 +33,13 @@ from exporter.taps.proxy import local_responses
 from exporter.taps.proxy.context import ProxyContext
 from exporter.taps.proxy.request_heads import FirstHead
 from exporter.taps.proxy.tls import HTTP2
-from exporter.taps.proxy.transports import close, descriptor, limit_write_buffer, reset
+from exporter.taps.proxy.transports import (
+    close,
+    descriptor,
+    limit_write_buffer,
+    reset,
+    unsent,
+)
 from exporter.taps.proxy.upstream_connection import UpstreamConnection
 
 P = ParamSpec("P")
@@ -234,16 +240,31 @@ class ClientConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """Handle a client that does not read: stop reading from the server."""
-        self._paused_at = monotonic()
-        self._observe(self._observer.blocked)
+        self._end_backpressure(now := monotonic())
+        self._begin_backpressure(now)
         if self._server:
             self._server.transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """Handle a client that reads again."""
-        self._end_backpressure(monotonic())
+        """Handle a client that reads again, perhaps only what the kernel has buffered."""
+        if not unsent(self._client):
+            self._end_backpressure(monotonic())
         if self._server and not self._fin_from_server:
             self._server.transport.resume_reading()
+
+    def _measure_backpressure(self, now: float) -> None:
+        """Count the time since the last call if the client did not read.
+
+        The kernel buffers up to 4 MB of a response: a stream of tokens never fills that.
+        """
+        waiting = unsent(self._client)
+        self._end_backpressure(now)
+        if waiting:
+            self._begin_backpressure(now)
+
+    def _begin_backpressure(self, now: float) -> None:
+        self._paused_at = now
+        self._observe(self._observer.blocked)
 
     def _end_backpressure(self, now: float) -> None:
         if self._paused_at:
@@ -426,6 +447,7 @@ class ClientConnection(asyncio.Protocol):
     def tick(self, now: float) -> None:
         """Enforce deadlines at ``now``; call it about every second."""
         self._observe(self._observer.expire, now)
+        self._measure_backpressure(now)
         if self._deadline and now >= self._deadline:
             if self._ended or not (self._unsent or self._http2):
                 self._ended = True

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import struct
+import sys
 from contextlib import suppress
+from fcntl import ioctl
 from typing import cast
 
 from exporter.sockets import RESET_ON_CLOSE
+
+_UNSENT_BYTES = 0x894B  # SIOCOUTQNSD of Linux
 
 
 def limit_write_buffer(transport: asyncio.Transport) -> bool:
@@ -25,6 +30,19 @@ def limit_write_buffer(transport: asyncio.Transport) -> bool:
 def descriptor(transport: asyncio.Transport) -> int:
     """Return the file descriptor of the transport's socket."""
     return cast(int, transport.get_extra_info("socket").fileno())
+
+
+def unsent(transport: asyncio.Transport) -> int:
+    """Return the bytes that wait for the reader: in the transport, and on Linux in the kernel.
+
+    The kernel sends at once what fits into the receive window, so the rest is what the reader has
+    no room for.
+    """
+    waiting = transport.get_write_buffer_size()
+    if not waiting and sys.platform == "linux":
+        with suppress(OSError, ValueError):  # already closed
+            waiting = struct.unpack("i", ioctl(descriptor(transport), _UNSENT_BYTES, bytes(4)))[0]
+    return waiting
 
 
 def close(transport: asyncio.Transport) -> None:

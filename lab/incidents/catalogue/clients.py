@@ -178,12 +178,6 @@ def _night_traffic(pick: random.Random) -> Script:
 _INVISIBLE_WITHOUT_TAP: dict[Column, tuple[str, ...]] = {"scrape": ()}
 _STORM_WITHOUT_TAP: dict[Column, tuple[str, ...]] = {"scrape": ("timeout_storm", "overload")}
 """Without a tap, retries are requests like any others."""
-_SLOW_READERS: dict[Column, tuple[str, ...]] = {
-    "proxy": (),
-    "capture": ("slow_clients",),
-    "scrape": (),
-}
-"""The kernel's send buffer hides slow readers from a proxy until it holds 100 KB and more."""
 _NO_ITERATION_STATS = {
     "SignalUnavailable": "trtllm-serve runs without iteration statistics, which are off by default"
 }
@@ -197,6 +191,7 @@ INCIDENTS = (
             ExpectedAlert("FirstTokenErrorBudgetBurn", 45),
             ExpectedAlert("RetryStorm", 60, WITH_TAP),
         ),
+        symptoms=("retries", "disconnects_up"),
         diagnosis=in_columns("timeout_storm", columns=WITH_TAP) | _STORM_WITHOUT_TAP,
         confusions={
             "QueueGrowing": "the retries make the queue grow",
@@ -211,6 +206,7 @@ INCIDENTS = (
             ExpectedAlert("DisconnectsErrorBudgetBurn", 60, WITH_TAP),
             ExpectedAlert("ClientDisconnectsAtTimeout", 75, WITH_TAP),
         ),
+        symptoms=("ages", "disconnects_up"),
         diagnosis=in_columns("gateway_timeout", columns=WITH_TAP) | _INVISIBLE_WITHOUT_TAP,
         confusions=_NO_ITERATION_STATS,
     ),
@@ -222,6 +218,7 @@ INCIDENTS = (
             ExpectedAlert("DisconnectsErrorBudgetBurn", 60, WITH_TAP),
             ExpectedAlert("ClientDisconnectsAtTimeout", 75, WITH_TAP),
         ),
+        symptoms=("ages", "disconnects_up"),
         diagnosis=in_columns("gateway_timeout", columns=WITH_TAP) | _INVISIBLE_WITHOUT_TAP,
     ),
     Incident(
@@ -232,6 +229,7 @@ INCIDENTS = (
             ExpectedAlert("DisconnectsErrorBudgetBurn", 60, WITH_TAP),
             ExpectedAlert("WastedWork", 75, WITH_TAP),
         ),
+        symptoms=("wasted", "disconnects_up"),
         diagnosis=in_columns("wasted_work", columns=WITH_TAP) | _INVISIBLE_WITHOUT_TAP,
     ),
     Incident(
@@ -239,10 +237,12 @@ INCIDENTS = (
         title="clients read slowly and block their streams",
         script=_slow_clients,
         alerts=(
+            # A proxy reads the server's tokens on time, whatever the client does.
             ExpectedAlert("GoodputErrorBudgetBurn", 80, ("capture",)),
-            ExpectedAlert("SlowClients", 80, ("capture",)),
+            ExpectedAlert("SlowClients", 80, WITH_TAP),
         ),
-        diagnosis=_SLOW_READERS,
+        symptoms=("reading",),
+        diagnosis=in_columns("slow_clients", columns=WITH_TAP) | _INVISIBLE_WITHOUT_TAP,
         confusions=_NO_ITERATION_STATS,
     ),
     Incident(
@@ -253,6 +253,7 @@ INCIDENTS = (
             ExpectedAlert("AvailabilityErrorBudgetBurn", 30, WITH_TAP),
             ExpectedAlert("CompletionErrorBudgetBurn", 65, WITH_TAP),
         ),
+        symptoms=("broken",),
         diagnosis=in_columns("broken_streams", columns=WITH_TAP) | _INVISIBLE_WITHOUT_TAP,
     ),
     Incident(

@@ -57,6 +57,7 @@ INCIDENTS = (
             ExpectedAlert("BadVersion", 75, WITH_TAP),
             ExpectedAlert("KvCachePressure", 75),
         ),
+        symptoms=("no_evict_waiting", "versions"),
         diagnosis=in_columns("kv_pressure", "bad_rollout"),
         confusions={"QueueGrowing": "requests wait for the KV cache"},
     ),

@@ -175,6 +175,7 @@ INCIDENTS = (
             ExpectedAlert("AvailabilityErrorBudgetBurn", 45, WITH_TAP),
             ExpectedAlert("BadVersion", 70, WITH_TAP),
         ),
+        symptoms=("versions", "errors"),
         # Triton does not count errors that a decoupled model of the Python backend sends.
         diagnosis=in_columns("bad_rollout", columns=WITH_TAP) | {"scrape": ()},
     ),
@@ -186,6 +187,7 @@ INCIDENTS = (
             ExpectedAlert("GoodputErrorBudgetBurn", 50, WITH_TAP),
             ExpectedAlert("SlowVersion", 60, WITH_TAP),
         ),
+        symptoms=("versions",),
         diagnosis=in_columns("bad_rollout", columns=WITH_TAP) | {"scrape": ()},
     ),
     Incident(
@@ -196,6 +198,7 @@ INCIDENTS = (
             ExpectedAlert("FirstTokenErrorBudgetBurn", 50),
             ExpectedAlert("GoodputErrorBudgetBurn", 50, WITH_TAP),
         ),
+        symptoms=("mix_by_version",),
         diagnosis=in_columns("canary_mix"),
         confusions={
             "SlowVersion": "the version is slower; that its prompts differ is for the diagnosis"
@@ -206,6 +209,7 @@ INCIDENTS = (
         title="the first requests after a restart are slow",
         script=_cold_start,
         alerts=(ExpectedAlert("FirstTokenErrorBudgetBurn", 55),),
+        symptoms=("recent_start",),
         diagnosis=in_columns("cold_start"),
         confusions={"QueueGrowing": "requests wait while prefill is cold"},
     ),
@@ -217,6 +221,7 @@ INCIDENTS = (
             ExpectedAlert("AvailabilityErrorBudgetBurn", 40, WITH_TAP),
             ExpectedAlert("ModelNotReady", 40),
         ),
+        symptoms=("not_ready",),
         diagnosis=in_columns("load_failure"),
     ),
     Incident(
@@ -224,6 +229,7 @@ INCIDENTS = (
         title="a ready model returns empty responses",
         script=_bad_inference,
         alerts=(ExpectedAlert("FirstTokenErrorBudgetBurn", 45, WITH_TAP),),
+        symptoms=("short_answers",),
         diagnosis=in_columns("bad_inference"),
     ),
     Incident(
@@ -234,6 +240,7 @@ INCIDENTS = (
             ExpectedAlert("FirstTokenErrorBudgetBurn", 50, WITH_TAP),
             ExpectedAlert("GoodputErrorBudgetBurn", 50, WITH_TAP),
         ),
+        symptoms=("stage_slow",),
         diagnosis=in_columns("slow_stage"),
     ),
 )
