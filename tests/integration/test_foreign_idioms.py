@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests import libyaml
+from tests.window_test_runs import run_window_tests
 from tokenslo.commands.generate import generate
 
 W = "[{{.window}}]"
@@ -92,7 +93,7 @@ def test_an_idiom_passes_its_generated_tests(name: str, promtool: Path, tmp_path
     if name != "plain" and not any("vector(" in query for query in IDIOMS[name]):
         # Without series such a query has no value, so tests of windows begin alike for all of them.
         tests = [test for test in tests if not test.endswith(".windows.test.yaml")]
-    result = subprocess.run([promtool, "test", "rules", *tests], capture_output=True, text=True)
+    result = run_window_tests(promtool, *tests, folder=tmp_path)
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
 
 

@@ -31,6 +31,7 @@ from slos.plan import Plan
 from slos.signals import SIGNALS
 from tests import libyaml
 from tests.polling import wait_until
+from tests.window_test_runs import run_window_tests
 
 DAY = Decimal(86_400)
 TARGETS = ("0.5", "0.9", "0.95", "0.99", "0.999", "0.9999")
@@ -85,7 +86,7 @@ PART_OF_PERIOD = {1: "promtool@bookworm", 28: "promtool@trixie", 90: "promtool@f
 
 @pytest.mark.parametrize("days", [1, 28, pytest.param(90, marks=pytest.mark.long)])
 def test_windows_and_budgets_pass_their_own_tests(
-    run: Run, part: Callable[[str], Path], days: int
+    run: Run, part: Callable[[str], Path], tmp_path: Path, days: int
 ) -> None:
     """Test events, time slices of both kinds, groups, no guard, and targets from 1% to 99.999%."""
     slices = TimeSlices(Decimal(60), Decimal("0.95"))
@@ -98,8 +99,9 @@ def test_windows_and_budgets_pass_their_own_tests(
         window=days * DAY,
         policy=steps,
     )
-    command = ("test", "rules", "chat.windows.test.yaml")
-    done = run(plan, *command, program=part(PART_OF_PERIOD[days]))
+    program = part(PART_OF_PERIOD[days])
+    assert run(plan, "check", "rules", "chat.rules.yaml", program=program).returncode == 0
+    done = run_window_tests(program, "chat.windows.test.yaml", folder=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

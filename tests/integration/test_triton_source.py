@@ -236,9 +236,7 @@ async def test_model_reload_keeps_counters_monotonic(sidecar: PolledTriton) -> N
     assert sidecar.outcomes("pipeline") == expected
 
     await sidecar.control("pipeline", "unload")
-    await sidecar.poll_until(
-        lambda: sidecar.state("pipeline", "requests").quality == "unavailable"
-    )
+    await sidecar.poll_until(lambda: sidecar.state("pipeline", "requests").quality == "unavailable")
     gone = sidecar.state("pipeline", "requests")
     assert (gone.quality, gone.note) == (
         "unavailable",
