@@ -255,7 +255,12 @@ def _triton(script: Script, folder: Path, slo: Path, progress: Progress) -> Mode
 def _trtllm_serve(script: Script, folder: Path) -> ModelServer:
     engine = replace(script.engine, faults_file=str(_faults_file(folder, MODEL, 1)))
     requests = folder / "requests"
-    settings = replace(script.serve, model=MODEL, perf_metrics_output_dir=str(requests))
+    settings = replace(
+        script.serve,
+        model=MODEL,
+        record_copies=len(COLUMNS),
+        perf_metrics_output_dir=str(requests),
+    )
     server = trtllm_server.start(folder / "trtllm-serve", settings, engine)
     flags = ("--trtllm", server.url, "--trtllm-requests", f"{requests}/perf_metrics-*.jsonl")
     metrics = f"{server.url}/prometheus/metrics"
@@ -278,8 +283,13 @@ def _sidecar(
 ) -> ServerProcess:
     """Start a sidecar; a proxy appends the port of its tap, which a capture captures.
 
-    The proxy forwards to the port ``origin``.
+    The proxy forwards to the port ``origin``.  Each sidecar reads a trtllm-serve at an address of
+    its own, because its records can be read once.
     """
+    flags = served.flags
+    if served.name == ENGINES["trtllm-serve"]:
+        own = served.server.url.replace(HOST, f"127.0.0.{1 + COLUMNS.index(column)}")
+        flags = tuple(own if flag == served.server.url else flag for flag in flags)
 
     def command(ports: Sequence[int]) -> list[str | Path]:
         tap: tuple[str, ...] = ()
@@ -290,7 +300,7 @@ def _sidecar(
             tap = ("--tap", f"capture=lo:{taps[-1]}")
         return [
             *(sys.executable, "-m", "tokenslo", "exporter"),
-            *served.flags,
+            *flags,
             *tap,
             *("--stuck-after", f"{_STUCK_SECONDS}s", "--tap-drain", "50ms"),
             *("--slo", slo, "--listen", f"{HOST}:{ports[0]}"),

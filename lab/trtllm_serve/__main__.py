@@ -27,7 +27,7 @@ def main() -> None:
 
         web.run_app(
             SimulatedTrtllmServe(settings, engine).app(),
-            host="127.0.0.1",
+            host=settings.addresses,
             port=port,
             access_log=None,
             print=None,

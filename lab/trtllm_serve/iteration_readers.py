@@ -1,6 +1,7 @@
 """Read iteration records at GET /metrics, in the way of each release.
 
-Reads are destructive in all of them: a record goes to one reader, once.
+Reads are destructive in all of them: a record goes to one reader, once.  Only for the lab, ``Tee``
+can keep several copies.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ _IDLE_SECONDS = 2.0
 class BodyReader(Protocol):
     """Read the records for GET /metrics; `run` is a background task."""
 
-    async def read(self) -> list[Json]:
-        """Return the records for one GET."""
+    async def read(self, copy: int) -> list[Json]:
+        """Return the records for one GET; ``copy`` counts from 0."""
 
     async def run(self) -> None:
         """Run until cancelled."""
@@ -77,7 +78,7 @@ class UntilIdle:
     def completed(self) -> None:
         """Do nothing."""
 
-    async def read(self) -> list[Json]:
+    async def read(self, _: int) -> list[Json]:
         """Return records until none has come for two seconds."""
         found: list[Json] = []
         while not self._done:
@@ -110,7 +111,7 @@ class OneFetch:
             for record in self._buffer.drain():
                 self._update(record)
 
-    async def read(self) -> list[Json]:
+    async def read(self, _: int) -> list[Json]:
         """Return the buffered records after two seconds."""
         found = self._buffer.drain()
         await asyncio.sleep(_IDLE_SECONDS)
@@ -123,10 +124,10 @@ class Tee:
     It runs when a request completes, and only then.
     """
 
-    def __init__(self, buffer: Buffer, update: Update, kept: int) -> None:
+    def __init__(self, buffer: Buffer, update: Update, kept: int, copies: int) -> None:
         self._buffer = buffer
         self._update = update
-        self._kept = Buffer(kept)
+        self._copies = [Buffer(kept) for _ in range(copies)]
 
     async def run(self) -> None:
         """Do nothing."""
@@ -138,8 +139,9 @@ class Tee:
         """Run the collector."""
         for record in self._buffer.drain():
             self._update(record)
-            self._kept.add(record)
+            for kept in self._copies:
+                kept.add(record)
 
-    async def read(self) -> list[Json]:
+    async def read(self, copy: int) -> list[Json]:
         """Return the kept records."""
-        return self._kept.drain()
+        return self._copies[copy].drain()

@@ -90,7 +90,8 @@ class SimulatedTrtllmServe:
         if self._settings.read == "one-fetch" or not self._exposition:
             update = self._exposition.iteration if self._exposition else None
             return OneFetch(self._buffer, update)
-        return Tee(self._buffer, self._exposition.iteration, self._settings.kept_records)
+        kept, copies = self._settings.kept_records, self._settings.record_copies
+        return Tee(self._buffer, self._exposition.iteration, kept, copies)
 
     def _observe(self, now: float, step: EngineStep) -> None:
         """Record a step of the engine, on its thread."""
@@ -234,8 +235,11 @@ class SimulatedTrtllmServe:
     async def _version(self, _: web.Request) -> web.Response:
         return web.json_response({"version": self._settings.version})
 
-    async def _metrics(self, _: web.Request) -> web.Response:
-        return web.json_response(await self._reader.read())
+    async def _metrics(self, request: web.Request) -> web.Response:
+        assert request.transport is not None  # noqa: S101 - of a request that has just come
+        address, _ = request.transport.get_extra_info("sockname")
+        copy = self._settings.addresses.index(address)
+        return web.json_response(await self._reader.read(copy))
 
     async def _prometheus(self, request: web.Request) -> web.Response:
         assert self._exposition is not None  # noqa: S101 - there is no route without one

@@ -28,7 +28,8 @@ class ServeSettings:
     ``read`` is the behaviour of GET /metrics: ``until-idle`` returns after 2 s without a record,
     ``one-fetch`` fetches once and waits 2 s, ``tee`` returns the records of a collector, which runs
     when a request completes and requires Prometheus metrics.  ``kept_records`` limits each buffer
-    (0: no limit).
+    (0: no limit).  With ``tee``, ``record_copies`` readers can get every record, each at a loopback
+    address of its own (127.0.0.1, 127.0.0.2, …), as if each had a server of its own.
 
     ``prometheus`` is the generation of metrics at /prometheus/metrics; ``dead_worker`` adds the
     gauges of a process that has exited.  ``per_request`` timing is at /perf_metrics, for at most
@@ -51,6 +52,7 @@ class ServeSettings:
     kv_iteration_interval: int = 0
     read: Read = "tee"
     kept_records: int = 1000
+    record_copies: int = 1
     prometheus: Names = "1.4"
     dead_worker: bool = False
     per_request: PerRequest = "headers"
@@ -65,9 +67,11 @@ class ServeSettings:
             choices, value = get_args(kind), getattr(self, name)
             if choices and value not in choices:
                 raise ValueError(f"{name} {value!r} is none of {', '.join(choices)}")
-        if min(self.attention_dp_ranks, self.iteration_interval, self.stream_interval) < 1:
+        intervals = (self.iteration_interval, self.stream_interval)
+        if min(self.attention_dp_ranks, self.record_copies, *intervals) < 1:
             raise ValueError(
-                "attention_dp_ranks, iteration_interval and stream_interval must be at least 1"
+                "attention_dp_ranks, record_copies, iteration_interval and stream_interval must be "
+                "at least 1"
             )
         counts = (self.host_blocks, self.kv_iteration_interval, self.kept_records, self.withhold)
         if min(*counts, self.perf_metrics_max_requests) < 0:
@@ -76,6 +80,11 @@ class ServeSettings:
             for field in fields(self):
                 if field.name in _PYTORCH_1_4 and getattr(self, field.name) != field.default:
                     raise ValueError(f"{field.name} needs the schema pytorch-1.4")
+
+    @property
+    def addresses(self) -> list[str]:
+        """The addresses to serve on, one for each copy of the records."""
+        return [f"127.0.0.{number}" for number in range(1, 1 + self.record_copies)]
 
     @property
     def engine_type(self) -> str:
