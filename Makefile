@@ -6,7 +6,7 @@ READY := .venv/ready
 # Tests start hundreds of Python processes; without bytecode each of them compiles the code again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: test test-long lint demo bench incidents examples screenshots clean
+.PHONY: test test-long fuzz lint demo bench incidents examples screenshots clean
 
 # File by file in four processes, because many tests wait for servers; then, with nothing beside
 # them, the tests that measure times, unless ALONE is empty.
@@ -24,6 +24,10 @@ test: $(READY)
 
 test-long: $(READY)
 	$(call run_tests,long,tests/integration)
+
+# Runs the fuzz targets of tests/fuzz with a random seed: make fuzz FOR=60 SEED=1 TARGETS=promql
+fuzz: $(READY)
+	$(BIN)/python -m tests.fuzz --seconds $(or $(FOR),300) $(if $(SEED),--seed $(SEED)) $(TARGETS)
 
 lint: $(READY)
 	$(BIN)/ruff check

@@ -77,6 +77,9 @@ def _open(path: str, flags: int) -> int:
 def quoted(text: str, limit: int = 60) -> str:
     """Quote a part of a file for a message: one line, printable, at most ``limit`` characters."""
     cut = text if len(text) <= limit else f"{text[:limit]}…"
-    return "".join(
-        c if c.isprintable() else f"\\u{ord(c):04x}" for c in json.dumps(cut, ensure_ascii=False)
-    )
+    return printable(json.dumps(cut, ensure_ascii=False))
+
+
+def printable(text: str) -> str:
+    """Escape the characters that a terminal would interpret."""
+    return "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from documents.files import Flaw, UnreadableText, quoted, read_text
+from documents.files import Flaw, UnreadableText, printable, quoted, read_text
 from documents.nodes import (
     ComposeOptions,
     Node,
@@ -177,7 +177,8 @@ def _from_jsonnet(file: str, text: str, libraries: Sequence[Path]) -> Document:
     try:
         value = json.loads(evaluate(file, text, libraries))
     except JsonnetError as error:
-        message = " ".join(error.message.split()).rstrip(".") or "fails without saying why"
+        message = printable(" ".join(error.message.split())).rstrip(".")
+        message = message or "fails without saying why"
         _refuse(error.file, error.line, message, "correct the Jsonnet")
     except RecursionError:
         _refuse(file, 0, *too_deep(MAX_DEPTH))

@@ -416,6 +416,7 @@ def test_a_jsonnet_file_may_be_a_symlink_next_to_its_imports(folder):
         ("importstr 'pipe'", 'a.jsonnet:1: couldn\'t open import "pipe": it is not a regular '
          "file."),
         ("error ''", "a.jsonnet:1: fails without saying why."),
+        (r"error 'red \u001b[31m'", r"a.jsonnet:1: red \u001b[31m."),
         ("std.trace('look', error 'boom')", "a.jsonnet:1: boom."),
         ("std.extVar('HOME')", "a.jsonnet:1: undefined external variable: HOME."),
         ("local f(x) = f(x + 1) + 1;\nf(1)", "a.jsonnet:1: max stack frames exceeded."),

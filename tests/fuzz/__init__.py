@@ -1,0 +1,1 @@
+"""Fuzz targets: every parser of untrusted input, on mutations of a corpus."""
