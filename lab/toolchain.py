@@ -20,7 +20,8 @@ from pathlib import Path
 
 Progress = Callable[[str], None]
 
-# Debian's packages for each program: trixie moved promtool out of prometheus.
+# Debian's packages for each program, none if it has to be on PATH: trixie moved promtool out of
+# prometheus.
 _PACKAGES = {
     "prometheus": ("prometheus",),
     "promtool": ("prometheus", "promtool"),
@@ -31,6 +32,10 @@ _PACKAGES = {
     "nginx": ("nginx",),
     "haproxy": ("haproxy",),
     "caddy": ("caddy",),
+    "thanos": (),
+    "vminsert": (),
+    "vmselect": (),
+    "vmstorage": (),
 }
 # The first release of Debian whose package is recent enough: VictoriaMetrics receives OTLP from
 # 1.92 on.
@@ -86,14 +91,16 @@ def program(name: str, progress: Progress) -> Path:
     `promtool@trixie` is the program of that release of Debian, even if another one is on PATH.
     Programs that need a recent release are always installed from it.
 
-    Raises UnavailableProgram on other systems than Debian, or if a release in development lacks the
-    program; InstallError if the download fails.
+    Raises UnavailableProgram on other systems than Debian, if Debian has no package of the program,
+    or if a release in development lacks it; InstallError if the download fails.
     """
     plain, _, release = name.partition("@")
     names = _NAMES.get(plain, (plain,))
     found = next(filter(None, map(shutil.which, names)), None)
     if found and not release and plain not in _RELEASES:
         return Path(found)
+    if not _PACKAGES[plain]:
+        raise UnavailableProgram(name, "Debian has no package of it", f"put {name} on PATH")
     otherwise = f"install it yourself and put {name} on PATH" if not release else _USE_DEBIAN
     release = release or _RELEASES.get(plain, "")
     candidates = (

@@ -25,7 +25,7 @@ from slos.load import load_file
 from slos.plan import plan
 from slos.schema import Field
 from tokenslo.cli import COMMANDS, cli
-from tools.docs import diagnosis_example, kubernetes
+from tools.docs import capacity, diagnosis_example, kubernetes
 
 _DAY = 86_400
 _EXAMPLE = Path(__file__).parents[2] / "examples/chat/slo.yaml"
@@ -250,6 +250,32 @@ def _dashboard_panels() -> str:
     return "\n" + "\n".join(parts) + "\n"
 
 
+# Capacity
+
+
+def _sidecar_series() -> str:
+    return _table(("of", "series"), capacity.sidecar_rows())
+
+
+def _added_series() -> str:
+    return _table(("in addition, per model", "series", "limit"), capacity.addition_rows())
+
+
+def _series_limits() -> str:
+    return _table(("limit", "value"), capacity.limit_rows())
+
+
+def _fleet() -> str:
+    of = (capacity.PODS, capacity.SERVICES, capacity.OBJECTIVES)
+    example = "{:,} pods, {} services of {} objectives".format(*of)
+    return _table(("quantity", "formula", example), capacity.fleet_rows())
+
+
+def _recorded_series() -> str:
+    head = ("target of an objective", "recorded series", "with `group_by`")
+    return _table(head, capacity.rule_rows())
+
+
 GENERATED: Mapping[str, Callable[[], str]] = {
     "chart-values": kubernetes.chart_values,
     "commands": _commands,
@@ -269,6 +295,11 @@ GENERATED: Mapping[str, Callable[[], str]] = {
     "checks": _checks,
     "dashboards": _dashboards,
     "dashboard-panels": _dashboard_panels,
+    "sidecar-series": _sidecar_series,
+    "added-series": _added_series,
+    "series-limits": _series_limits,
+    "recorded-series": _recorded_series,
+    "fleet": _fleet,
     "diagnosis-likelihoods": diagnosis_example.likelihood_table,
     "diagnosis-posterior": diagnosis_example.posterior_table,
     "diagnosis-thresholds": diagnosis_example.decision_table,
