@@ -50,6 +50,7 @@ examples: $(READY)
 	set -e; for slo in examples/*/slo.*; do $(BIN)/tokenslo generate $$slo -o $$(dirname $$slo); done
 	$(BIN)/tokenslo signals > docs/reference/signals.md
 	$(BIN)/tokenslo schema > docs/reference/slo.schema.json
+	$(BIN)/python -m tools.man_pages docs/man
 	$(BIN)/python -m tools.docs
 
 # Needs npm and Chromium (on Debian: apt-get install chromium).

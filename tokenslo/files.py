@@ -11,6 +11,7 @@ from slos.document import STDIN
 from slos.errors import InvalidFile, Problem
 from slos.load import load_file
 from slos.model import Service
+from tokenslo.file_name import FILE_NAME
 
 SUFFIXES = frozenset({".yaml", ".yml", ".json", ".jsonnet"})
 """How SLO files in a folder end; what they import is no SLO file."""
@@ -20,6 +21,7 @@ files_argument = click.argument(
     nargs=-1,
     required=True,
     metavar="FILE...",
+    type=FILE_NAME,
     callback=lambda _, __, given: tuple(inputs(given)),
 )
 """SLO files; a folder stands for those in it, ``-`` for standard input."""

@@ -6,6 +6,8 @@ from urllib.parse import urlsplit
 
 import click
 
+from tokenslo.file_name import FILE_NAME
+
 
 def _use(ctx: click.Context, _: click.Parameter, given: str | None) -> None:
     if given is None:
@@ -19,6 +21,7 @@ def _use(ctx: click.Context, _: click.Parameter, given: str | None) -> None:
 http_config_option = click.option(
     "--http-config",
     metavar="FILE",
+    type=FILE_NAME,
     expose_value=False,
     callback=_use,
     help="Prometheus' HTTP client configuration (basic_auth, authorization, tls_config, "

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 from slos.errors import InvalidFile
 from slos.missing_metrics import Served, unserved
 from slos.model import Service
+from tokenslo.file_name import FILE_NAME
 from tokenslo.http_config import http_config_option, without_credentials
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -25,6 +26,7 @@ _metrics = click.option(
     OPTION,
     multiple=True,
     metavar="URL|FILE",
+    type=FILE_NAME,
     help="Exposition that must contain every metric, with a bucket boundary at every threshold; "
     "repeatable.",
 )

@@ -49,7 +49,8 @@ def test_the_wheel_has_one_package(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         top = {name.partition("/")[0] for name in archive.namelist()}
         names = archive.namelist()
-    assert top == {"tokenslo", "tokenslo-0.1.0.dist-info"}
+    assert top == {"tokenslo", "tokenslo-0.1.0.dist-info", "tokenslo-0.1.0.data"}
+    assert "tokenslo-0.1.0.data/data/share/man/man1/tokenslo-exporter.1" in names
     for name in ("lab/slo.yaml", "runbooks/evidence.yaml", "slos/catalogues/data/vllm.json"):
         assert f"tokenslo/{name}" in names
     assert not [name for name in names if "__pycache__" in name]

@@ -10,11 +10,14 @@ import click
 from slos import openslo_export, writer
 from slos.load import load_file
 from tokenslo import output
+from tokenslo.file_name import FILE_NAME
 from tokenslo.files import input_name, libraries_option
 
 
 @click.command()
-@click.argument("file", metavar="FILE", callback=lambda _, __, file: input_name(file))
+@click.argument(
+    "file", metavar="FILE", type=FILE_NAME, callback=lambda _, __, file: input_name(file)
+)
 @libraries_option
 @click.option(
     "--to",

@@ -26,6 +26,7 @@ from promql.http_client import Headers
 from slos.durations import parse_duration
 from slos.http_client_config import read_http_client_config
 from slos.plan import Plan, plan
+from tokenslo.file_name import FILE_NAME
 from tokenslo.files import inputs, libraries_option, load_all
 from tokenslo.http_config import http_config_option, without_credentials
 from tokenslo.prometheus import headers_option, prometheus_option
@@ -79,6 +80,7 @@ def _ago(given: str) -> float:
     "files",
     multiple=True,
     metavar="FILE",
+    type=FILE_NAME,
     help="SLO file, or a folder of them; repeatable. By default Prometheus is queried for the "
     "services whose rules it evaluates.",
 )

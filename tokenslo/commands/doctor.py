@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from exporter.doctor.doctor import as_json, as_text, diagnose
+from tokenslo.file_name import FILE_NAME
 from tokenslo.files import libraries_option, load_all
 from tokenslo.http_config import http_config_option, urls_argument
 from tokenslo.servers import model_option, problems_of_command, timeout_option
@@ -16,7 +17,9 @@ from tokenslo.servers import model_option, problems_of_command, timeout_option
 
 @click.command()
 @urls_argument
-@click.option("--slo", multiple=True, metavar="FILE", help="SLO file to check; repeatable.")
+@click.option(
+    "--slo", multiple=True, metavar="FILE", type=FILE_NAME, help="SLO file to check; repeatable."
+)
 @libraries_option
 @model_option
 @timeout_option

@@ -17,6 +17,7 @@ from exporter.settings import OPTIONS, PREFIX, load_settings
 from promql.client_config import DIRECT, http_client_config
 from slos.http_client_config import read_http_client_config
 from tokenslo.extras import require
+from tokenslo.file_name import FILE_NAME
 from tokenslo.files import load_all
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -34,7 +35,11 @@ def _settings(function: Function) -> Function:
             flag = click.option(*names, is_flag=True, callback=_given_flag, help=option.help)
         else:
             flag = click.option(
-                *names, metavar=option.metavar, multiple=True, help=option.help + default
+                *names,
+                metavar=option.metavar,
+                type=FILE_NAME if option.metavar in ("FILE", "DIR") else None,
+                multiple=True,
+                help=option.help + default,
             )
         function = flag(function)
     return function
@@ -46,7 +51,7 @@ def _given_flag(_: click.Context, __: click.Parameter, given: bool) -> tuple[str
 
 @click.command(epilog=EPILOG)
 @_settings
-@click.option("--config", metavar="FILE", help="YAML file with settings.")
+@click.option("--config", metavar="FILE", type=FILE_NAME, help="YAML file with settings.")
 def exporter(config: str | None, **flags: tuple[str, ...]) -> None:
     """Run the sidecar: read a model server and serve token-level metrics.
 

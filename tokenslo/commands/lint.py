@@ -13,16 +13,18 @@ from promql.lint.report import FORMATS
 from promql.literals import duration
 from slos.catalogues.named import NAMES, everything, named
 from slos.errors import BadValue
+from tokenslo.file_name import FILE_NAME
 from tokenslo.http_config import http_config_option
 from tokenslo.scraped import families
 
 
 @click.command()
-@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.argument("files", nargs=-1, required=True, metavar="FILE...", type=FILE_NAME)
 @click.option(
     "--metrics",
     multiple=True,
     metavar="URL|FILE",
+    type=FILE_NAME,
     help="Exposition of a server, to check names, labels and buckets against; repeatable.",
 )
 @http_config_option
