@@ -33,10 +33,11 @@ ENGINE_CHECKS = (
         "batch",
         "Is the batch full?",
         queries.running_share,
-        compares("<", "0.9", " on every instance"),
+        compares("<", "0.75", " on every instance"),
         "the batch limit does not delay requests",
         "overload",
-        "The sequences of an iteration over the maximum; waiting ones are not included. Waiting "
+        "The sequences of an iteration over the maximum, on average over five minutes: from 0.75 on "
+        "the batch is full at times. Waiting sequences are not included. Waiting "
         "with a batch that is not full: another resource is short, mostly the KV cache.",
     ),
     service_check(

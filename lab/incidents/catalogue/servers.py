@@ -143,8 +143,8 @@ def _stuck_decode_trtllm(pick: random.Random) -> Script:
 
 def _kv_pausing(pick: random.Random) -> Script:
     """Shrink the KV cache of an engine that starts sequences optimistically and pauses them."""
-    rate, prompt = round(pick.uniform(2.0, 2.4), 1), pick.randint(90, 130)
-    output = pick.randint(150, 190)
+    rate, prompt = round(pick.uniform(1.5, 1.8), 1), pick.randint(90, 130)
+    output = pick.randint(150, 180)
     settings = EngineSettings(policy="max_utilization", kv_blocks=400)
     # Blocks of the sequences that run at once in the healthy phase, of which few remain.
     running = rate * output * (settings.step_seconds + 10 * settings.sequence_seconds)
