@@ -36,9 +36,9 @@ ENGINE_CHECKS = (
         compares("<", "0.75", " on every instance"),
         "the batch limit does not delay requests",
         "overload",
-        "The sequences of an iteration over the maximum, on average over five minutes: from 0.75 on "
-        "the batch is full at times. Waiting sequences are not included. Waiting "
-        "with a batch that is not full: another resource is short, mostly the KV cache.",
+        "The sequences of an iteration over the maximum, on average over five minutes: from 0.75 "
+        "on the batch is full at times. Waiting sequences are not included. Waiting with a batch "
+        "that is not full: another resource is short, mostly the KV cache.",
     ),
     service_check(
         "no_evict_waiting",
