@@ -53,6 +53,15 @@ def environment(container: Object) -> dict[str, str]:
     return {one["name"]: one["value"] for one in container.get("env", [])}
 
 
+def selects(selector: Object, labels: Mapping[str, str]) -> bool:
+    """Return whether a label selector selects a pod."""
+    expressions = selector.get("matchExpressions", [])
+    assert all(one["operator"] == "Exists" for one in expressions)
+    return selector.get("matchLabels", {}).items() <= labels.items() and labels.keys() >= {
+        one["key"] for one in expressions
+    }
+
+
 def schema_errors(one: Object, release: str) -> Iterator[str]:
     """Yield the fields of an object that a release of Kubernetes, or the operator, refuses."""
     for error in _validator(one["kind"], release).iter_errors(one):

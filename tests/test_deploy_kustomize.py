@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import shutil
+import subprocess
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -78,6 +79,60 @@ def test_a_chart_of_nvidia_gets_the_sidecar_its_taps_and_time_to_drain(tmp_path:
     assert targets == ["tokenslo-http", "tokenslo-grpc", "metrics"]
 
 
+@pytest.mark.parametrize(
+    ("server", "patches", "components", "targets"),
+    [
+        ("tensorrt-llm", ["tensorrt-llm"], ["grpc-tap"], ["http", "grpc"]),
+        (
+            "tensorrt-llm",
+            ["tensorrt-llm-multi-node", "tensorrt-llm"],
+            ["grpc-tap", "service-account-token"],
+            ["http", "grpc"],
+        ),
+        ("nim-llm", ["nim-llm"], ["tap-only"], ["http"]),
+    ],
+)
+def test_other_charts_of_nvidia_get_the_sidecar_and_its_taps(
+    server: str, patches: list[str], components: list[str], targets: list[str], tmp_path: Path
+) -> None:
+    text = (FOLDER / f"{server}.yaml").read_text(encoding="utf-8")
+    found = build(
+        tmp_path,
+        text,
+        [
+            f"nvidia/{patches[0]}",
+            "kustomize/overlays/proxy-tap",
+            *(f"kustomize/components/{one}" for one in components),
+            f"nvidia/{patches[-1]}/tap",
+        ],
+    )
+    pod = pod_of(found)
+    assert pod["initContainers"][0]["name"] == "tokenslo"
+    assert pod["terminationGracePeriodSeconds"] == 272
+    assert pod["containers"][0]["lifecycle"]["preStop"]
+    ports = only(found, "Service")["spec"]["ports"]
+    assert [port["targetPort"] for port in ports][: len(targets)] == [
+        f"tokenslo-{target}" for target in targets
+    ]
+
+
+def test_helm_renders_through_the_post_renderer(tmp_path: Path) -> None:
+    if not shutil.which("kubectl"):
+        pytest.skip("kubectl is not installed")
+    build(tmp_path, CHART, ["nvidia/triton-server", "kustomize/overlays/scrape"])
+    kustomization = yaml.safe_load((tmp_path / "kustomization.yaml").read_text())
+    kustomization["resources"] = ["chart.yaml"]
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+    done = subprocess.run(
+        [ROOT / "deploy/nvidia/post-render", tmp_path],
+        input=CHART,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert sidecar(pod_of(objects(done.stdout)))
+
+
 def test_a_workload_without_the_label_stays_as_it_is(tmp_path: Path) -> None:
     found = build(tmp_path, CHART, ["kustomize/overlays/scrape"])
     [deployment] = [one for one in objects(CHART) if one["kind"] == "Deployment"]
@@ -149,7 +204,7 @@ def test_the_page_for_kubernetes_builds_as_written(tmp_path: Path) -> None:
     assert [error for one in found for error in schema_errors(one, RELEASES[-1])] == []
     kinds = Counter(one["kind"] for one in found)
     assert (kinds["PrometheusRule"], kinds["PodMonitor"], kinds["NetworkPolicy"]) == (2, 1, 2)
-    clients = next(one for one in found if one["metadata"]["name"] == "tokenslo-clients")
+    clients = next(one for one in found if one["metadata"]["name"] == "tokenslo-proxy-tap")
     assert "istio-ingress" in str(clients)
     assert {one["metadata"]["namespace"] for one in found} == {"llm"}
 

@@ -22,6 +22,7 @@ from tests.kubernetes_objects import (
     restricted_errors,
     schema_errors,
     schema_of,
+    selects,
     sidecar,
 )
 from tools.kubernetes import limits
@@ -181,7 +182,7 @@ def test_only_prometheus_and_the_gateway_reach_the_pod(name: str) -> None:
     for policy in (one for one in example(name) if one["kind"] == "NetworkPolicy"):
         spec = policy["spec"]
         assert spec["policyTypes"] == ["Ingress"]
-        assert spec["podSelector"]["matchLabels"].items() <= labels.items()
+        assert selects(spec["podSelector"], labels)
         for rule in spec["ingress"]:
             (peer,) = rule["from"]
             namespace = peer["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"]
@@ -214,9 +215,7 @@ def test_port_names_are_unique_in_the_pod(name: str) -> None:
 @every_example
 def test_the_pod_monitor_selects_the_declared_port(name: str) -> None:
     spec = only(example(name), "PodMonitor")["spec"]
-    assert (
-        spec["selector"]["matchLabels"].items() <= pod_template(name)["metadata"]["labels"].items()
-    )
+    assert selects(spec["selector"], pod_template(name)["metadata"]["labels"])
     (endpoint,) = spec["podMetricsEndpoints"]
     assert endpoint["port"] in {port["name"] for port in sidecar(pod_of(name))["ports"]}
     assert spec["labelLimit"] == limits.label_limit()

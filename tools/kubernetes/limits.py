@@ -40,6 +40,9 @@ OBJECTIVE_SAMPLES = 2 + len(CLAUSES) * 3 + 2 * (3 + len(CLAUSES))
 Each clause has a bucket boundary and good and bad events; verdicts exist with and without tenant.
 """
 
+STEP = 50
+"""Samples to which those of a model are rounded up."""
+
 TARGET_LABELS = ("job", "instance", "namespace", "pod", "container", "endpoint")
 """Labels that Prometheus Operator adds to every sample of a PodMonitor."""
 
@@ -52,11 +55,15 @@ MAX_OUTPUT_TOKENS = 4096
 
 
 def model_samples() -> int:
-    """Return the most samples of one version of a model, objectives excluded."""
+    """Return the most samples of one version of a model, objectives excluded.
+
+    It is rounded up, so that a new signal rarely changes the manifests.
+    """
     signals = sum(map(_signal_samples, SIGNALS.values()))
     of_other_tenants = sum(len(known_labels(signal)) for signal in TENANT_SIGNALS)
     infos = 2 + len(SIGNALS) + len(_LAYERS) + _PROBE_SERIES
-    return signals + of_other_tenants + infos + len(NAMES) * len(ROLES)
+    exact = signals + of_other_tenants + infos + len(NAMES) * len(ROLES)
+    return ceil(exact / STEP) * STEP
 
 
 def _signal_samples(signal: Signal) -> int:
