@@ -9,7 +9,7 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, product
@@ -94,8 +94,8 @@ def models(objectives: int) -> Sequence[str]:
     return [f"m{number}" for number in range(objectives // len(COMPARED))]
 
 
-def generated(objectives: int) -> Mapping[str, str]:
-    """Return the rule file of each tool; without Go, only tokenslo's."""
+def generated(objectives: int, tools: Collection[str] = ()) -> Mapping[str, str]:
+    """Return the rule file of each tool, or of the named ones; without Go, only tokenslo's."""
     names = models(objectives)
     ours = [group for model in names for group in peers.own(model, COMPARED)]
     files = {"tokenslo": document("", {"groups": ours}, source="", version="")}
@@ -110,6 +110,7 @@ def generated(objectives: int) -> Mapping[str, str]:
     return files | {
         tool: yaml.safe_dump({"groups": [*chain(*map(generate, selected))]})
         for tool, generate in theirs.items()
+        if tool in tools or not tools
     }
 
 

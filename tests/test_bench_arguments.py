@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from bench import evaluation, generate, installation, paging, peers, rules
+from bench import evaluation, fleet, gateway, generate, growth, installation, paging, peers, rules
 
 
 @pytest.mark.parametrize(
@@ -22,6 +22,7 @@ from bench import evaluation, generate, installation, paging, peers, rules
         (paging.main, "many", "SEEDS is 'many', not an integer of at least 1"),
         (installation.main, "0", "ROUNDS is '0', not an integer of at least 1"),
         (generate.main, "0", "COUNT is '0', not an integer of at least 1"),
+        (growth.main, "many", "unknown table many; choose from models, streams, tokens, series"),
     ],
 )
 def test_bad_argument_exits_with_code_2_and_one_error(
@@ -29,4 +30,29 @@ def test_bad_argument_exits_with_code_2_and_one_error(
 ) -> None:
     with pytest.raises(SystemExit) as caught:
         main(argument)
+    assert (caught.value.code, *capsys.readouterr()) == (2, "", f"error: {error}\n")
+
+
+@pytest.mark.parametrize(
+    ("main", "arguments", "error"),
+    [
+        (fleet.main, ["--sidecars", "0"], "--sidecars is '0', not an integer of at least 1"),
+        (
+            fleet.main,
+            ["--rules", "Nobl9"],
+            "unknown rules Nobl9; choose from none, tokenslo, Sloth, Pyrra",
+        ),
+        (gateway.main, ["--requests", "x"], "--requests is 'x', not an integer of at least 1"),
+    ],
+)
+def test_bad_option_exits_with_code_2_and_one_error(
+    main: Callable[[], None],
+    arguments: list[str],
+    error: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sys.argv", ["bench", *arguments])
+    with pytest.raises(SystemExit) as caught:
+        main()
     assert (caught.value.code, *capsys.readouterr()) == (2, "", f"error: {error}\n")
