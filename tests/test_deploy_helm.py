@@ -124,7 +124,8 @@ def test_suites_of_helm_unittest_pass(tmp_path: Path) -> None:
     command = unittest_command()
     if not command:
         pytest.skip("helm-unittest is not installed")
-    shutil.copytree(EXAMPLE_CHART, tmp_path / "example")
+    built = shutil.ignore_patterns("charts", "*.lock")
+    shutil.copytree(EXAMPLE_CHART, tmp_path / "example", ignore=built)
     shutil.copytree(CHART, tmp_path / "example/charts/tokenslo")
     for arguments in ([str(CHART)], ["--with-subchart=false", str(tmp_path / "example")]):
         done = subprocess.run([*command, *arguments], capture_output=True, text=True, check=False)

@@ -35,7 +35,7 @@ def templated(values: Mapping[str, object], *arguments: str) -> str:
     """Return the chart of a server that has the chart tokenslo as a dependency, with its values."""
     with tempfile.TemporaryDirectory() as folder:
         chart = Path(folder) / "chart"
-        shutil.copytree(EXAMPLE_CHART, chart)
+        shutil.copytree(EXAMPLE_CHART, chart, ignore=shutil.ignore_patterns("charts", "*.lock"))
         shutil.copytree(CHART, chart / "charts/tokenslo")
         file = Path(folder) / "values.yaml"
         file.write_text(yaml.safe_dump({"tokenslo": values}), encoding="utf-8")
