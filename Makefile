@@ -6,7 +6,7 @@ READY := .venv/ready
 # Tests start hundreds of Python processes; without bytecode each of them compiles the code again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: test test-long fuzz lint demo bench incidents examples screenshots clean
+.PHONY: test test-long fuzz lint lock demo bench incidents examples screenshots clean
 
 # File by file in four processes, because many tests wait for servers; then, with nothing beside
 # them, the tests that measure times, unless ALONE is empty.
@@ -52,6 +52,17 @@ examples: $(READY)
 	$(BIN)/tokenslo schema > docs/reference/slo.schema.json
 	$(BIN)/python -m tools.man_pages docs/man
 	$(BIN)/python -m tools.docs
+
+# The versions and hashes of the image's libraries.
+LOCK := uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
+	--no-emit-index-url --custom-compile-command "make lock"
+
+lock: $(READY)
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/$(LOCK) --extra exporter --extra otlp pyproject.toml -o deploy/image/requirements.txt
+	$(BIN)/python -c 'import tomllib; file = open("pyproject.toml", "rb"); \
+		print(*tomllib.load(file)["build-system"]["requires"], sep="\n")' \
+		| $(BIN)/$(LOCK) - -o deploy/image/build-requirements.txt
 
 # Needs npm and Chromium (on Debian: apt-get install chromium).
 screenshots: $(READY) tests/render/status_page/node_modules
