@@ -120,12 +120,14 @@ def free_ports(count: int) -> tuple[int, ...]:
         return tuple(listener.getsockname()[1] for listener in listeners)
 
 
-def get(port: int, path: str, method: str = "GET", accept: str = "*/*") -> tuple[int, str]:
+def get(
+    port: int, path: str, method: str = "GET", accept: str = "*/*", host: str = HOST
+) -> tuple[int, str]:
     """Send a request to a local server, without a proxy; return status and text of the response.
 
     Works inside an event loop too.  Raises promql.http_client.HttpError.
     """
-    url, headers = f"http://{HOST}:{port}{path}", {"Accept": accept}
+    url, headers = f"http://{host}:{port}{path}", {"Accept": accept}
     with ThreadPoolExecutor(1) as thread:
         response = thread.submit(request, method, url, limits=_LIMITS, headers=headers).result()
     return response.status, response.body.decode(errors="replace")

@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 from lab.engine_faults import EngineFaults, write_faults
 from lab.gateway import GatewaySettings
-from lab.incidents.incident import MODEL, Column
+from lab.incidents.incident import COLUMNS, MODEL, Column
 from lab.incidents.stage import Stage
 from lab.load import LoadSettings
 from lab.process import ServerError, ServerProcess, get
+from lab.trtllm_serve.settings import ServeSettings
 from promql.http_client import HttpError
 
 Fault = Callable[[Stage], None]
@@ -90,6 +92,19 @@ def close_metrics() -> Fault:
         stage.metrics_gateway.stop()
 
     return apply
+
+
+def take_iteration_records(pause: float) -> Fault:
+    """Read the iteration records of a trtllm-serve every ``pause`` seconds until it ends."""
+
+    def read(stage: Stage) -> None:
+        while stage.server.alive:
+            for address in ServeSettings(record_copies=len(COLUMNS)).addresses:
+                with suppress(HttpError):
+                    get(stage.server.ports[0], "/metrics", host=address)
+            time.sleep(pause)
+
+    return lambda stage: threading.Thread(target=read, args=(stage,), daemon=True).start()
 
 
 def load_model(model: str = MODEL) -> Fault:

@@ -1,4 +1,4 @@
-"""Incidents of servers: capacity, speed, death, and the source of metrics."""
+"""Incidents of servers: capacity, speed, death."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 
 from lab.engine_settings import EngineSettings
-from lab.incidents.faults import break_engine, close_metrics, stop_server, switch_load
+from lab.incidents.faults import break_engine, stop_server, switch_load
 from lab.incidents.incident import (
     HEALTHY_LOAD,
     WITH_TAP,
@@ -44,6 +44,12 @@ def _overload(pick: random.Random) -> Script:
         engine=_SMALL_BATCH,
         steps=(ScriptStep(0.0, "traffic exceeds the capacity", switch_load(surge)),),
     )
+
+
+def _overload_queued(pick: random.Random) -> Script:
+    """Overload an engine that accepts, and reports, many more requests than its batch holds."""
+    engine = replace(_SMALL_BATCH, max_num_active_requests=128)
+    return replace(_overload(pick), engine=engine)
 
 
 def _overload_trtllm(pick: random.Random) -> Script:
@@ -166,19 +172,6 @@ def _kv_pausing(pick: random.Random) -> Script:
     )
 
 
-def _source_down(pick: random.Random) -> Script:
-    """Refuse connections to Triton's metrics, while requests succeed."""
-    rate, at = round(pick.uniform(2.0, 4.0), 1), round(pick.uniform(0.0, 3.0), 1)
-    load = replace(HEALTHY_LOAD, rate=rate, seed=pick.getrandbits(32))
-    return Script(
-        {"rate": rate, "down_at": at},
-        load=load,
-        metrics_gateway=True,
-        steps=(ScriptStep(at, "the metrics endpoint is unreachable", close_metrics()),),
-        fault_seconds=60.0,
-    )
-
-
 def _server_death(pick: random.Random) -> Script:
     """Stop the whole Triton, as an eviction of its pod does."""
     rate, at = round(pick.uniform(2.5, 3.5), 1), round(pick.uniform(0.0, 3.0), 1)
@@ -209,6 +202,14 @@ INCIDENTS = (
         symptoms=("batch",),
         diagnosis=in_columns("overload"),
         confusions={"QueueGrowing": "it is the incident, where the engine exports its queue"},
+    ),
+    Incident(
+        key="overload-queued",
+        title="requests queue inside the engine",
+        script=_overload_queued,
+        alerts=(*_LATENCY, ExpectedAlert("QueueGrowing", 70)),
+        symptoms=("waiting", "batch"),
+        diagnosis=in_columns("overload"),
     ),
     Incident(
         key="overload-trtllm",
@@ -292,13 +293,5 @@ INCIDENTS = (
         symptoms=("paused",),
         diagnosis=in_columns("kv_pressure"),
         confusions={"QueueGrowing": "requests wait for the KV cache"},
-    ),
-    Incident(
-        key="source-down",
-        title="metrics are unreachable, and requests succeed",
-        script=_source_down,
-        alerts=(ExpectedAlert("ExporterSourceDown", 35),),
-        symptoms=("sources",),
-        diagnosis=in_columns("source_down"),
     ),
 )
