@@ -12,6 +12,7 @@ from lab.incidents.incident import COLUMNS, Incident
 from lab.incidents.stage import service_name
 from runbooks.checks import CHECKS
 from runbooks.playbooks import PLAYBOOKS
+from slos.causes import CAUSE_ALERTS
 
 ALERTS = Path(__file__).parents[1] / "examples/chat/alerts"
 INCIDENTS = [pytest.param(each, id=each.key) for each in CATALOGUE.values()]
@@ -45,6 +46,12 @@ def test_a_seed_draws_one_script_that_ends_in_two_minutes(incident: Incident) ->
         assert script.healthy_seconds + script.fault_seconds <= 110
         assert all(0 <= step.at < script.fault_seconds for step in script.steps)
         assert all(each.seconds <= script.fault_seconds for each in incident.alerts)
+
+
+def test_every_cause_alert_is_expected_in_an_incident() -> None:
+    expected = {each.name for incident in CATALOGUE.values() for each in incident.alerts}
+    needs_a_gpu = {"GpuMemoryNearFull"}
+    assert {each.name for each in CAUSE_ALERTS} - expected == needs_a_gpu
 
 
 def test_services_are_distinct() -> None:
