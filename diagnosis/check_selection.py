@@ -20,7 +20,10 @@ _MOST_OBJECTIVES = 4
 
 
 def chosen_objectives(plan: Plan, alert: str, states: AlertStates) -> tuple[PlannedObjective, ...]:
-    """Return the objectives of an alert; else those that fire, else those that burn, else all."""
+    """Return the objectives of an alert; else those that fire, burn, or have no data; else all.
+
+    The first of these kinds that has any is returned.
+    """
     named = [planned for planned, each in plan.alerts() if each.name == alert]
     explained = [each for one in plan.causes if one.alert.name == alert for each in one.explains]
     firing = [each for each in plan.objectives if states.incidents(each.objective.name)]
@@ -28,8 +31,9 @@ def chosen_objectives(plan: Plan, alert: str, states: AlertStates) -> tuple[Plan
     if explained and not named:
         both = [each for each in explained if each in firing or each in burning]
         return tuple(both or explained)
+    silent = [each for each in plan.objectives if each.objective.name not in states.burn_rates]
     first = tuple(dict.fromkeys((*named, *firing)))
-    return first or tuple(burning) or plan.objectives
+    return first or tuple(burning) or tuple(silent) or plan.objectives
 
 
 def _burns(planned: PlannedObjective, states: AlertStates) -> bool:

@@ -169,6 +169,21 @@ def test_burn_rates_select_the_objectives_where_no_alert_fires(
     assert [each["name"] for each in document["objectives"]] == ["availability", "ttft"]
 
 
+def test_objectives_without_data_are_selected_where_none_burns(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    whole = answers(PLAN)
+
+    def evaluate(expr: str) -> Result:
+        result = whole(expr)
+        if expr.startswith("slo:error_ratio:") and not isinstance(result, str):
+            return [each for each in result if each.labels["slo"] != "ttft"]
+        return result
+
+    document = found(capsys, evaluate)
+    assert [each["name"] for each in document["objectives"]] == ["ttft"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
