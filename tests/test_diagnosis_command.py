@@ -177,7 +177,7 @@ def test_objectives_without_data_are_selected_where_none_burns(
     def evaluate(expr: str) -> Result:
         result = whole(expr)
         if expr.startswith("slo:error_ratio:") and not isinstance(result, str):
-            return [each for each in result if each.labels["slo"] != "ttft"]
+            return [each for each in result if each.labels.get("slo") != "ttft"]
         return result
 
     document = found(capsys, evaluate)

@@ -16,6 +16,7 @@ from lab.incidents.incident import (
     ScriptStep,
     in_columns,
 )
+from lab.trtllm_serve.settings import ServeSettings
 
 _COMPLETIONS = replace(HEALTHY_LOAD, protocol="completions")
 _SMALL_BATCH = EngineSettings(
@@ -46,12 +47,6 @@ def _overload(pick: random.Random) -> Script:
     )
 
 
-def _overload_queued(pick: random.Random) -> Script:
-    """Overload an engine that accepts, and reports, many more requests than its batch holds."""
-    engine = replace(_SMALL_BATCH, max_num_active_requests=128)
-    return replace(_overload(pick), engine=engine)
-
-
 def _overload_trtllm(pick: random.Random) -> Script:
     """Raise the rate to about twice the capacity of a trtllm-serve."""
     script = _overload(pick)
@@ -63,6 +58,11 @@ def _overload_trtllm(pick: random.Random) -> Script:
         load=replace(script.load, protocol="completions"),
         steps=(ScriptStep(0.0, "traffic exceeds the capacity", switch_load(surge)),),
     )
+
+
+def _overload_queued(pick: random.Random) -> Script:
+    """Overload a trtllm-serve with the C++ executor, which reports its queue."""
+    return replace(_overload_trtllm(pick), serve=ServeSettings(schema="tensorrt"))
 
 
 def _long_prompts(pick: random.Random) -> Script:
@@ -205,7 +205,7 @@ INCIDENTS = (
     ),
     Incident(
         key="overload-queued",
-        title="requests queue inside the engine",
+        title="requests queue in an executor that reports its queue",
         script=_overload_queued,
         alerts=(*_LATENCY, ExpectedAlert("QueueGrowing", 70)),
         symptoms=("waiting", "batch"),
