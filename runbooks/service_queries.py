@@ -24,6 +24,7 @@ RECENT = "15m"
 Query = Callable[[Scope], Expr]
 _SMOOTH = "5m"
 """The window of gauges, which sample one iteration of thousands."""
+_LEAST_OF_LENGTH = number(10)
 _HALF = Decimal("0.5")
 _EACH = (INSTANCE,)
 _VERSIONS = ("version", INSTANCE)
@@ -135,9 +136,18 @@ def memory_growth(scope: Scope) -> Expr:
 # Work
 
 
+def _enough(scope: Scope, *outcomes: str) -> Expr:
+    """Return requests per second, if there were enough in the window for a mean length."""
+    ended = scope.series(
+        SIGNALS["requests"].metric, among("outcome", outcomes), window=scope.window
+    )
+    many = aggregate("sum", call("increase", ended)).compare(">=", _LEAST_OF_LENGTH)
+    return scope.requests(*outcomes).and_(many)
+
+
 def prompt_length(scope: Scope) -> Expr:
     """Return the mean length of prompts, in tokens; also those of broken streams count."""
-    return scope.tokens("input") / scope.requests(*_PROCESSED)
+    return scope.tokens("input") / _enough(scope, *_PROCESSED)
 
 
 def response_length(scope: Scope) -> Expr:
@@ -147,7 +157,7 @@ def response_length(scope: Scope) -> Expr:
     """
     sent = scope.tokens("output")
     complete = sent - scope.rate(SIGNALS["partial_tokens"].metric)
-    return complete.or_(sent) / scope.requests("ok")
+    return complete.or_(sent) / _enough(scope, "ok")
 
 
 def per_request(signal: str) -> Query:

@@ -299,10 +299,12 @@ CASES: Mapping[str, Case] = {
     "prompts": Case(
         {**requests(5, 10), LEFT: rate(5, 0), **tokens("input", 5000)},
         {**requests(), **tokens("input", 40_000, 5000)},
+        undecided={**requests(0.01, 10), **tokens("input", 40, 5000)},
     ),
     "answers": Case(
         {**requests(5, 10), PARTIAL: rate(1000, 0), **tokens("output", 1500, 1000)},
         {**requests(), **tokens("output", 4000, 1000)},
+        undecided={**requests(0.01, 10), **tokens("output", 4, 1000)},
     ),
     "arrivals": Case(requests(10), requests(30, 10)),
     "reuse": Case(
@@ -342,7 +344,9 @@ CASES: Mapping[str, Case] = {
         {of("tokenslo_probe_success"): level(1)}, {of("tokenslo_probe_success"): level(0)}
     ),
     "short_answers": Case(
-        {**requests(), **tokens("output", 1000)}, {**requests(), **tokens("output", 100, 1000)}
+        {**requests(), **tokens("output", 1000)},
+        {**requests(), **tokens("output", 100, 1000)},
+        undecided={**requests(0.01, 10), **tokens("output", 0.1, 1000)},
     ),
     "mix_by_version": Case(prompts_by_version(500, 480), prompts_by_version(500, 60)),
     "ages": Case(

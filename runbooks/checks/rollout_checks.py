@@ -45,8 +45,8 @@ ROLLOUT_CHECKS = (
         "responses are about as long as before",
         "bad_inference",
         "Output tokens per successful request. Empty and truncated responses have status 200, so "
-        "their length is the only sign in metrics. Without a tap, responses to clients that "
-        "disconnect count as short ones.",
+        "their length is the only sign in metrics. No result below ten responses in the window. "
+        "Without a tap, responses to clients that disconnect count as short ones.",
     ),
     service_check(
         "mix_by_version",
