@@ -29,8 +29,8 @@ _ROOMY = EngineSettings(
 
 def _timeout_storm(pick: random.Random) -> Script:
     """Let requests time out in a spike; retries sustain the overload after it."""
-    rate, spike = round(pick.uniform(3.0, 3.6), 1), round(pick.uniform(2.6, 3.2), 1)
-    timeout, retries = round(pick.uniform(3.5, 5.5), 1), pick.randint(3, 5)
+    rate, spike = round(pick.uniform(3.0, 3.4), 1), round(pick.uniform(2.6, 3.2), 1)
+    timeout, retries = round(pick.uniform(4.5, 5.5), 1), pick.randint(3, 5)
     load = replace(
         HEALTHY_LOAD,
         rate=rate,
