@@ -19,6 +19,7 @@ from slos.durations import format_duration
 from slos.fields.values import API_VERSION
 from slos.indicators import FAILED, INDICATORS
 from slos.language import DEFAULT_WINDOW
+from slos.terminal_text import terminal_text
 from slos.yaml_text import entry
 
 WIDTH = 96
@@ -300,12 +301,12 @@ def _rest(model: MeasuredModel) -> Iterator[str]:
 
 
 def _bullet(comment: str) -> list[str]:
-    first, *more = wrap(" ".join(comment.split()), WIDTH - 6, break_on_hyphens=False)
+    first, *more = wrap(" ".join(terminal_text(comment).split()), WIDTH - 6, break_on_hyphens=False)
     return [f"  # - {first}", *(f"  #   {line}" for line in more)]
 
 
 def _comment(comment: str) -> list[str]:
-    lines = wrap(" ".join(comment.split()), WIDTH - 4, break_on_hyphens=False)
+    lines = wrap(" ".join(terminal_text(comment).split()), WIDTH - 4, break_on_hyphens=False)
     return [f"# {line}" for line in lines]
 
 

@@ -83,7 +83,7 @@ def _write(lines: list[str], value: object, indent: str) -> None:
 def _write_entry(lines: list[str], key: str, value: object, indent: str) -> None:
     name = _text(key)
     if isinstance(value, str):
-        if "\n" in value and _LINES.fullmatch(value):
+        if "\n" in value and _LINES.fullmatch(value) and value.replace("\n", "").isprintable():
             lines.append(f"{indent}{name}: |-")
             lines += [f"{indent}  {line}" for line in value.split("\n")]
         else:
@@ -101,12 +101,9 @@ def _write_entry(lines: list[str], key: str, value: object, indent: str) -> None
 
 @lru_cache(maxsize=4096)  # keys, labels and names recur
 def _text(value: str) -> str:
-    """Write a text that is printable except for line breaks."""
-    if _PLAIN.fullmatch(value):
-        return value
-    if "\n" in value:
-        return json.dumps(value, ensure_ascii=False)
-    return _single_quoted(value)
+    if not value.isprintable():
+        return _double_quoted(value)
+    return value if _PLAIN.fullmatch(value) else _single_quoted(value)
 
 
 @lru_cache(maxsize=64)  # rules of an objective have the same labels
@@ -118,6 +115,12 @@ def _pairs(*pairs: tuple[str, str]) -> str:
 def _inline(text: str) -> str:
     written = _text(text)
     return written if written != text or _FLOW.fullmatch(text) else _single_quoted(text)
+
+
+def _double_quoted(text: str) -> str:
+    """Write a text with escapes for everything that is not printable."""
+    quoted = json.dumps(text, ensure_ascii=False)
+    return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in quoted)
 
 
 def _single_quoted(text: str) -> str:

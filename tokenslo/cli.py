@@ -198,5 +198,7 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 def _fail(message: str) -> int:
-    click.echo(message, err=True)
+    from slos.terminal_text import terminal_text
+
+    click.echo(terminal_text(message), err=True)
     return 2

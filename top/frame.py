@@ -10,6 +10,7 @@ from textwrap import wrap
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
+from slos.terminal_text import terminal_text
 from top.columns import (
     COLUMNS,
     DASH,
@@ -73,6 +74,7 @@ def frame(
         lines = _fitted(top, body, bottom, selection.first, options.height - 1)
         lines.append(_footer(selection, options.width))
     for line in lines:
+        line.plain = terminal_text(line.plain)
         line.truncate(options.width, overflow="ellipsis")
         line.rstrip()
         if options.ascii_only:

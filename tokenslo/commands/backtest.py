@@ -17,6 +17,7 @@ from alerts.history import PrometheusHistory
 from promql.client import PrometheusError, query_range
 from promql.http_client import Headers
 from slos.plan import Plan, plan
+from slos.terminal_text import terminal_text
 from tokenslo.files import files_argument, libraries_option, load_all
 from tokenslo.http_config import http_config_option
 from tokenslo.prometheus import headers_option, prometheus_option
@@ -72,7 +73,8 @@ def backtest_(
     if json_:
         click.echo(as_json(tested), nl=False)
     else:
-        click.echo("\n".join(as_text(*each) for each in tested), nl=False)
+        text = "\n".join(as_text(*each) for each in tested)
+        click.echo(terminal_text(text), nl=False)
 
 
 def _tested(plan: Plan, archive: PrometheusHistory, most: int) -> Iterator[Backtest]:

@@ -26,6 +26,7 @@ from promql.http_client import Headers
 from slos.durations import parse_duration
 from slos.http_client_config import read_http_client_config
 from slos.plan import Plan, plan
+from slos.terminal_text import terminal_text
 from tokenslo.file_name import FILE_NAME
 from tokenslo.files import inputs, libraries_option, load_all
 from tokenslo.http_config import http_config_option, without_credentials
@@ -106,6 +107,7 @@ def _ago(given: str) -> float:
     "--sidecar-http-config",
     "sidecar_http",
     metavar="FILE",
+    type=FILE_NAME,
     callback=lambda _, __, given: read_http_client_config(given) if given else DIRECT,
     help="HTTP client configuration for the sidecar, as --http-config for Prometheus.",
 )
@@ -155,7 +157,7 @@ def diagnose_(
         else:
             _print(_report(read(), json_, markdown), plain=json_ or markdown)
     except PrometheusError as error:
-        click.echo(f"tokenslo: {error}", err=True)
+        click.echo(terminal_text(f"tokenslo: {error}"), err=True)
         return 1
     except RecordedRulesError as error:
         raise click.ClickException(f"{error}.") from None
@@ -186,7 +188,7 @@ def _plans(
 def _report(diagnosis: Diagnosis, json_: bool, markdown: bool) -> str:
     if json_:
         return as_json(diagnosis)
-    return as_markdown(diagnosis) if markdown else as_text(diagnosis)
+    return terminal_text(as_markdown(diagnosis) if markdown else as_text(diagnosis))
 
 
 def _print(text: str, *, plain: bool) -> None:
@@ -213,7 +215,7 @@ def _watch(chosen: Plan, read: Callable[[], Diagnosis], json_: bool, markdown: b
             _print(_report(update.diagnosis, False, markdown), plain=markdown)
             first = False
         for line in _stamped(update.lines, markdown):
-            click.echo(line)
+            click.echo(terminal_text(line))
 
 
 def _stamped(lines: tuple[str, ...], markdown: bool) -> Iterator[str]:

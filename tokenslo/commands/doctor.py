@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from exporter.doctor.doctor import as_json, as_text, diagnose
+from slos.terminal_text import terminal_text
 from tokenslo.file_name import FILE_NAME
 from tokenslo.files import libraries_option, load_all
 from tokenslo.http_config import http_config_option, urls_argument
@@ -44,5 +45,5 @@ def doctor(
     services = load_all(slo, libraries)
     with problems_of_command("doctor"):
         diagnosis = asyncio.run(diagnose(urls, services, version("tokenslo"), options))
-    click.echo(as_json(diagnosis) if json_ else as_text(diagnosis), nl=False)
+    click.echo(as_json(diagnosis) if json_ else terminal_text(as_text(diagnosis)), nl=False)
     return 0 if diagnosis.complete else 1

@@ -25,7 +25,7 @@ from slos.load import load_file
 from slos.plan import plan
 from slos.schema import Field
 from tokenslo.cli import COMMANDS, cli
-from tools.docs import capacity, diagnosis_example, kubernetes
+from tools.docs import capacity, diagnosis_example, input_limits, kubernetes
 
 _DAY = 86_400
 _EXAMPLE = Path(__file__).parents[2] / "examples/chat/slo.yaml"
@@ -281,6 +281,7 @@ GENERATED: Mapping[str, Callable[[], str]] = {
     "commands": _commands,
     "settings": _settings,
     "sources": _sources,
+    "input-limits": lambda: _table(("what", "limit", "beyond it"), input_limits.rows()),
     "file-keys": _keys("", [field for field in FILE if field.name == "services"]),
     "service-keys": _keys("", SERVICE),
     "objective-keys": _keys("objectives.", OBJECTIVE),
