@@ -118,7 +118,9 @@ def _number(value: object) -> int:
 
 def _attribute(value: object) -> tuple[str, str]:
     content = value.get("value") if isinstance(value, dict) else None
-    if not isinstance(value, dict) or not isinstance(content, dict) or len(content) != 1:
+    if not isinstance(value, dict) or "key" not in value:
+        raise MalformedSpanError("an attribute has a key and a value")
+    if not isinstance(content, dict) or len(content) != 1:
         raise MalformedSpanError("an attribute has a key and a value")
     ((kind, content_value),) = content.items()
     if kind == "intValue" and isinstance(content_value, int | str):
