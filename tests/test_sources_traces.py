@@ -268,17 +268,15 @@ async def test_port_in_use_names_its_setting() -> None:
 
 
 def test_settings_make_the_source() -> None:
-    flags = {
-        "otlp-traces": ["127.0.0.1:4318"],
-        "otlp-traces-forward": ["http://user:secret@collector:4318/v1/traces"],
-    }
-    (source,) = configured(load_settings(flags, {}))
+    flags = {"otlp-traces": ["127.0.0.1:4318"]}
+    environ = {"TOKENSLO_OTLP_TRACES_FORWARD": "http://user:secret@collector:4318/v1/traces"}
+    (source,) = configured(load_settings(flags, environ))
     assert source.where == (
         "traces sent to http://127.0.0.1:4318/v1/traces "
         "(forwarded to http://collector:4318/v1/traces)"
     )
     with pytest.raises(InvalidFile, match="there are no traces to forward"):
-        load_settings({**flags, "otlp-traces": [], "triton": ["http://127.0.0.1:8000"]}, {})
+        load_settings({"triton": ["http://127.0.0.1:8000"]}, environ)
 
 
 # Measurements
