@@ -26,7 +26,7 @@ def test_a_threshold_on_a_boundary_has_the_quality_of_its_signal() -> None:
     assert (state.model, state.version, state.quality) == ("llama", "1", "estimate")
     assert state.note == (
         "time to first token: whole milliseconds; "
-        "not counted: requests that died before their first token: not reported for this model"
+        "not counted: requests without a first token: not reported for this model"
     )
     assert (state.good, state.target_text) == ("its first token comes within 800ms", "99%")
 

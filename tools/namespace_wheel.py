@@ -135,6 +135,9 @@ class NamespaceWheel(BuildHookInterface[Any]):
         target = Path(self._folder.name) / NAMESPACE
         write_namespace(Path(self.root), self.config["packages"], target)
         build_data["force_include"][str(target)] = NAMESPACE
+        # One by one: the pattern that excludes the unmoved packages would exclude a folder's files.
+        for page in sorted((Path(self.root) / "docs/man").glob("*.1")):
+            build_data["shared_data"][str(page)] = f"share/man/man1/{page.name}"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         """Remove the temporary folder."""

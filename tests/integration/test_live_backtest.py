@@ -368,11 +368,14 @@ def test_long_query_is_sent_in_the_body(gate: tuple[type[Gate], str]) -> None:
 
 
 def test_failure_during_the_backtest_is_one_error(
-    gate: tuple[type[Gate], str], slo: str, capsys: pytest.CaptureFixture[str]
+    gate: tuple[type[Gate], str], slo: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     handler, place = gate
     handler.patience = 5
-    assert run(slo, "--prometheus", f"http://{place}", "--header", "X-Scope-OrgID:team") == 2
+    http = tmp_path / "http.yaml"
+    http.write_text("basic_auth: {username: me, password: p@ss}\n")
+    options = ("--header", "X-Scope-OrgID:team", "--http-config", str(http))
+    assert run(slo, "--prometheus", f"http://{place}", *options) == 2
     printed = capsys.readouterr()
     assert (printed.out, printed.err) == (
         "",
