@@ -9,13 +9,12 @@ import argparse
 import json
 import os
 import shutil
-import signal
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,6 +24,7 @@ import yaml
 
 from bench import evaluation
 from bench.arguments import check_names, positive_integer
+from bench.child_server import child_port
 from bench.peers import COMPARED
 from exporter.protocol.events import Stream
 from exporter.recording.stream_recorder import StreamRecorder
@@ -99,20 +99,9 @@ def page(model: str, ticks: int) -> bytes:
     ).encode()
 
 
-@contextmanager
-def served(services: Sequence[str]) -> Iterator[int]:
+def served(services: Sequence[str]) -> AbstractContextManager[int]:
     """Serve ``/SERVICE/NUMBER/metrics`` in a child process; yield its port."""
-    reader, writer = os.pipe()
-    process = os.fork()
-    if not process:
-        _serve(services, writer)
-    os.close(writer)
-    try:
-        yield int(os.read(reader, 16))
-    finally:
-        os.close(reader)
-        os.kill(process, signal.SIGKILL)
-        os.waitpid(process, 0)
+    return child_port(partial(_serve, services))
 
 
 def _serve(services: Sequence[str], port: int) -> None:

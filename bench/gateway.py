@@ -8,13 +8,13 @@ from __future__ import annotations
 import argparse
 import gzip
 import os
-import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
+from functools import partial
 from http.client import HTTPConnection
 from statistics import median, quantiles
 from urllib.parse import quote
@@ -25,9 +25,10 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from bench.arguments import positive_integer
+from bench.child_server import child_port
 from bench.scrape import expositions, served, sidecar, timed, wait
 
-MODELS = 115
+MODELS = 150
 """Number of vLLM models with which ``/metrics`` has 13,000 series."""
 PICKERS = 3
 """Replicas of the endpoint picker; each scrapes on a connection of its own."""
@@ -82,20 +83,9 @@ def overlapping(
     ]
 
 
-@contextmanager
-def peer(text: str) -> Iterator[int]:
+def peer(text: str) -> AbstractContextManager[int]:
     """Serve the same families by prometheus_client's own server in a child; yield its port."""
-    reader, writer = os.pipe()
-    process = os.fork()
-    if not process:
-        _serve_peer(text, writer)
-    os.close(writer)
-    try:
-        yield int(os.read(reader, 16))
-    finally:
-        os.close(reader)
-        os.kill(process, signal.SIGKILL)
-        os.waitpid(process, 0)
+    return child_port(partial(_serve_peer, text))
 
 
 def _serve_peer(text: str, port: int) -> None:

@@ -10,7 +10,6 @@ import gzip
 import json
 import os
 import random
-import signal
 import socket
 import statistics
 import subprocess
@@ -19,6 +18,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -26,6 +26,8 @@ from pathlib import Path
 from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
+
+from bench.child_server import child_port
 
 CAPTURES = Path(__file__).parents[1] / "tests/captures"
 SERVERS = {
@@ -81,17 +83,8 @@ def triton_api(models: int) -> dict[str, object]:
 @contextmanager
 def served(bodies: list[bytes], documents: dict[str, object]) -> Iterator[str]:
     """Serve consecutive expositions, then the last one, in a child process."""
-    reader, writer = os.pipe()
-    process = os.fork()
-    if not process:
-        _serve(bodies, documents, writer)
-    os.close(writer)
-    try:
-        yield f"http://127.0.0.1:{int(os.read(reader, 16))}"
-    finally:
-        os.close(reader)
-        os.kill(process, signal.SIGKILL)
-        os.waitpid(process, 0)
+    with child_port(partial(_serve, bodies, documents)) as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 def _serve(bodies: list[bytes], documents: dict[str, object], port: int) -> None:

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from promql.client_config import HttpClientConfig
 from slos.document import scan_documents
 from slos.errors import BadValue, InvalidFile, in_order
-from slos.schema import Field, Place, Shape, expect, read_mapping, read_value
+from slos.schema import Field, Place, Shape, boolean, expect, read_mapping, read_value
 
 MAX_SECRET = 64 * 1024
 """Bytes of the file of a secret."""
@@ -162,12 +162,6 @@ def _text(value: object, _: Place) -> str:
     return text
 
 
-def _boolean(value: object, _: Place) -> bool:
-    if not isinstance(value, bool):
-        raise BadValue("is not true or false", "write true or false, without quotes")
-    return value
-
-
 def _version(value: object, _: Place) -> ssl.TLSVersion:
     text = value if isinstance(value, str) else ""
     if text not in _VERSIONS:
@@ -183,7 +177,7 @@ _BASIC = _fields("username", "username_file", "password", "password_file")
 _AUTHORIZATION = _fields("type", "credentials", "credentials_file")
 _TLS = (
     *_fields("ca_file", "cert_file", "key_file", "server_name"),
-    Field("insecure_skip_verify", _boolean, about="", shape=_ANY),
+    Field("insecure_skip_verify", boolean, about="", shape=_ANY),
     Field("min_version", _version, about="", shape=_ANY),
     Field("max_version", _version, about="", shape=_ANY),
 )

@@ -204,6 +204,13 @@ def integer(least: int, most: int) -> Reader:
     return read
 
 
+def boolean(value: object, _: Place) -> bool:
+    """Read true or false."""
+    if not isinstance(value, bool):
+        raise BadValue("is not true or false", "write true or false, without quotes")
+    return value
+
+
 def _kind(value: object) -> str:
     kinds = ((bool, "true or false"), (int | float, "a number"), (str, "text"), (list, "a list"))
     return next((name for type_, name in kinds if isinstance(value, type_)), "a mapping")

@@ -14,7 +14,7 @@ from exporter.web_config.server_tls import REQUIRED, ServerTls
 from slos.document import scan_documents
 from slos.durations import parse_duration
 from slos.errors import BadValue, InvalidFile, in_order
-from slos.schema import Field, Place, Shape, expect, integer, read_mapping, read_value
+from slos.schema import Field, Place, Shape, boolean, expect, integer, read_mapping, read_value
 
 MAX_USERS = 100
 MIN_COST, MAX_COST = 4, 16
@@ -159,13 +159,6 @@ def _interval(value: object, _: Place) -> float:
     if value == 0:
         return 0.0
     return float(parse_duration(expect(str, "a duration such as 100ms, or 0 for no limit", value)))
-
-
-def boolean(value: object, _: Place) -> bool:
-    """Read true or false."""
-    if not isinstance(value, bool):
-        raise BadValue("is not true or false", "write true or false, without quotes")
-    return value
 
 
 _HTTP = (

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from slos.errors import BadValue
-from slos.schema import Field, Place, Shape, expect, read_mapping
+from slos.schema import Field, Place, Shape, boolean, expect, read_mapping
 
 ClientAuth = Literal["NoClientCert", "VerifyClientCertIfGiven", "RequireAndVerifyClientCert"]
 REQUIRED: ClientAuth = "RequireAndVerifyClientCert"
@@ -203,12 +203,6 @@ def _text(value: object, _: Place) -> str:
     return text
 
 
-def _boolean(value: object, _: Place) -> bool:
-    if not isinstance(value, bool):
-        raise BadValue("is not true or false", "write true or false, without quotes")
-    return value
-
-
 def _client_auth(value: object, _: Place) -> str:
     text: str = expect(str, REQUIRED, value)
     if text in _UNVERIFIED:
@@ -282,7 +276,7 @@ FIELDS = (
     ),
     Field(
         "prefer_server_cipher_suites",
-        _boolean,
+        boolean,
         about="true (default): the order of the server decides.",
         shape=_ANY,
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, get_args
 
 from lab.engine_settings import EngineSettings
@@ -36,6 +36,8 @@ HEALTHY_LOAD = LoadSettings(
     failing=0.0,
 )
 """A load that the default engine serves within every objective."""
+COMPLETIONS_LOAD = replace(HEALTHY_LOAD, protocol="completions")
+"""The same load on the API of trtllm-serve."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from lab.engine_settings import EngineSettings
 from lab.gateway import CaddySettings, NginxSettings
 from lab.incidents.faults import reconfigure_gateway, route_through_inner_gateway, switch_load
 from lab.incidents.incident import (
+    COMPLETIONS_LOAD,
     HEALTHY_LOAD,
     WITH_TAP,
     Column,
@@ -20,7 +21,7 @@ from lab.incidents.incident import (
 )
 from lab.trtllm_serve.settings import ServeSettings
 
-_COMPLETIONS = replace(HEALTHY_LOAD, protocol="completions", include_usage=True)
+_COMPLETIONS = replace(COMPLETIONS_LOAD, include_usage=True)
 _ROOMY = EngineSettings(
     max_batch_size=48, max_num_active_requests=96, kv_blocks=1200, sequence_seconds=0.0003
 )

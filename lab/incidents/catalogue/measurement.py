@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from lab.incidents.faults import close_metrics, take_iteration_records
 from lab.incidents.incident import (
+    COMPLETIONS_LOAD,
     HEALTHY_LOAD,
     ExpectedAlert,
     Incident,
@@ -15,8 +16,6 @@ from lab.incidents.incident import (
     in_columns,
 )
 from lab.trtllm_serve.settings import ServeSettings
-
-_COMPLETIONS = replace(HEALTHY_LOAD, protocol="completions")
 
 
 def _source_down(pick: random.Random) -> Script:
@@ -37,7 +36,7 @@ def _records_lost(pick: random.Random) -> Script:
     rate, pause = round(pick.uniform(2.0, 3.0), 1), round(pick.uniform(0.2, 0.4), 2)
     return Script(
         {"rate": rate, "read_every": pause},
-        load=replace(_COMPLETIONS, rate=rate, seed=pick.getrandbits(32)),
+        load=replace(COMPLETIONS_LOAD, rate=rate, seed=pick.getrandbits(32)),
         server="trtllm-serve",
         steps=(ScriptStep(0.0, "a second agent reads", take_iteration_records(pause)),),
         fault_seconds=80.0,
@@ -49,7 +48,7 @@ def _statistics_off(pick: random.Random) -> Script:
     rate = round(pick.uniform(2.0, 3.0), 1)
     return Script(
         {"rate": rate},
-        load=replace(_COMPLETIONS, rate=rate, seed=pick.getrandbits(32)),
+        load=replace(COMPLETIONS_LOAD, rate=rate, seed=pick.getrandbits(32)),
         server="trtllm-serve",
         serve=ServeSettings(iteration_stats=False),
         fault_seconds=80.0,

@@ -8,6 +8,7 @@ from dataclasses import replace
 from lab.engine_settings import EngineSettings
 from lab.incidents.faults import break_engine, stop_server, switch_load
 from lab.incidents.incident import (
+    COMPLETIONS_LOAD,
     HEALTHY_LOAD,
     WITH_TAP,
     ExpectedAlert,
@@ -18,7 +19,6 @@ from lab.incidents.incident import (
 )
 from lab.trtllm_serve.settings import ServeSettings
 
-_COMPLETIONS = replace(HEALTHY_LOAD, protocol="completions")
 _SMALL_BATCH = EngineSettings(
     max_batch_size=8, max_num_active_requests=8, step_seconds=0.03, kv_blocks=400
 )
@@ -125,7 +125,7 @@ def _engine_death(pick: random.Random) -> Script:
 def _engine_death_trtllm(pick: random.Random) -> Script:
     """Kill the whole trtllm-serve, as the kernel does when memory runs out."""
     rate, at = round(pick.uniform(2.5, 3.5), 1), round(pick.uniform(0.0, 3.0), 1)
-    load = replace(_COMPLETIONS, rate=rate, seed=pick.getrandbits(32))
+    load = replace(COMPLETIONS_LOAD, rate=rate, seed=pick.getrandbits(32))
     return Script(
         {"rate": rate, "died_at": at},
         load=load,
@@ -138,7 +138,7 @@ def _engine_death_trtllm(pick: random.Random) -> Script:
 def _stuck_decode_trtllm(pick: random.Random) -> Script:
     """Hang the engine of a trtllm-serve: no token comes, and /health returns 200."""
     rate, at = round(pick.uniform(2.5, 3.5), 1), round(pick.uniform(0.0, 3.0), 1)
-    load = replace(_COMPLETIONS, rate=rate, request_seconds=20.0, seed=pick.getrandbits(32))
+    load = replace(COMPLETIONS_LOAD, rate=rate, request_seconds=20.0, seed=pick.getrandbits(32))
     return Script(
         {"rate": rate, "stalled_at": at},
         load=load,
@@ -157,7 +157,7 @@ def _kv_pausing(pick: random.Random) -> Script:
     size = -(-(prompt + output) // settings.tokens_per_block)
     blocks = max(2 * size, int(running * size * pick.uniform(0.4, 0.5)))
     load = replace(
-        _COMPLETIONS,
+        COMPLETIONS_LOAD,
         rate=rate,
         prompt_words=(prompt,),
         max_tokens=(output,),
