@@ -20,7 +20,7 @@ from tests.fake_server import FakeAnswer, FakeServer, cut, fake_server, status
 from tests.test_sources_request_timing import item
 from tests.test_sources_trtllm_prometheus import capture, finished, gauges
 
-IMPATIENT = FetchLimits(timeout=0.3, max_bytes=64 * 1024)
+IMPATIENT = FetchLimits(timeout=1.0, max_bytes=64 * 1024)
 
 
 def answers(metrics: FakeAnswer = "", **more: FakeAnswer) -> dict[str, FakeAnswer]:

@@ -7,7 +7,11 @@ import tarfile
 import zipfile
 from pathlib import Path
 
+import pytest
+
 from tests.installed_wheel import build
+
+pytestmark = pytest.mark.long  # packs the project four times
 
 EPOCH = "1700000000"
 DATE = (2023, 11, 14, 22, 13, 20)
