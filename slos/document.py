@@ -105,13 +105,24 @@ def read_document(path: str | Path, libraries: Sequence[Path] = ()) -> Document:
     ``.jsonnet`` and ``.libsonnet`` are evaluated, with ``libraries`` as further folders to import
     from; any other suffix is YAML, which includes JSON.
     """
+    document, problems = scan_document(path, libraries)
+    if problems:
+        raise InvalidFile(in_order(problems))
+    return document
+
+
+def scan_document(
+    path: str | Path, libraries: Sequence[Path] = ()
+) -> tuple[Document, list[Problem]]:
+    """Read the only document of a file, and return it with the problems found on the way.
+
+    A second document is a problem.  Raises as :func:`scan_documents`.
+    """
     (document, *more), problems = scan_documents(path, libraries)
     if more:
         message, fix = "a second document starts", "put each document into its own file"
         problems.append(Problem(document.file, more[0].line(()), "", message, fix))
-    if problems:
-        raise InvalidFile(in_order(problems))
-    return document
+    return document, problems
 
 
 def scan_documents(

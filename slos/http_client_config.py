@@ -15,13 +15,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from promql.client_config import HttpClientConfig
-from slos.document import scan_documents
+from slos.config_values import line_of_text, tls_version
+from slos.document import scan_document
 from slos.errors import BadValue, InvalidFile, in_order
 from slos.schema import Field, Place, Shape, boolean, expect, read_mapping, read_value
 
 MAX_SECRET = 64 * 1024
 """Bytes of the file of a secret."""
-_VERSIONS = {"TLS12": ssl.TLSVersion.TLSv1_2, "TLS13": ssl.TLSVersion.TLSv1_3}
 _ANY: Shape = {}
 
 
@@ -37,9 +37,7 @@ class NamedServerContext(ssl.SSLContext):
 
 def read_http_client_config(path: str) -> HttpClientConfig:
     """Read the file and the files that it names; raises InvalidFile with all problems."""
-    (document, *more), problems = scan_documents(path)
-    if more:
-        Place(more[0], problems).refuse("a second document starts", "keep one document")
+    document, problems = scan_document(path)
     place = Place(document, problems)
     reader = partial(read_mapping, _FILE)
     read = read_value(lambda value, at: reader(value, at), document.value, place) or {}
@@ -155,22 +153,8 @@ def _proxy(value: object, _: Place) -> str:
     return text
 
 
-def _text(value: object, _: Place) -> str:
-    text: str = expect(str, "text", value)
-    if not text or not text.isprintable():
-        raise BadValue("is empty or holds control characters", "write one line")
-    return text
-
-
-def _version(value: object, _: Place) -> ssl.TLSVersion:
-    text = value if isinstance(value, str) else ""
-    if text not in _VERSIONS:
-        raise BadValue("is not a supported TLS version", "write TLS12 or TLS13")
-    return _VERSIONS[text]
-
-
 def _fields(*names: str) -> tuple[Field, ...]:
-    return tuple(Field(name, _text, about="", shape=_ANY) for name in names)
+    return tuple(Field(name, line_of_text, about="", shape=_ANY) for name in names)
 
 
 _BASIC = _fields("username", "username_file", "password", "password_file")
@@ -178,8 +162,8 @@ _AUTHORIZATION = _fields("type", "credentials", "credentials_file")
 _TLS = (
     *_fields("ca_file", "cert_file", "key_file", "server_name"),
     Field("insecure_skip_verify", boolean, about="", shape=_ANY),
-    Field("min_version", _version, about="", shape=_ANY),
-    Field("max_version", _version, about="", shape=_ANY),
+    Field("min_version", tls_version, about="", shape=_ANY),
+    Field("max_version", tls_version, about="", shape=_ANY),
 )
 _FILE = (
     Field("basic_auth", _basic_auth, about="User and password.", shape=_ANY),

@@ -188,8 +188,8 @@ async def test_an_unreadable_token_fails_the_scrape_without_showing_it(tmp_path:
          "file or directory. Fix: give PEM files that belong together."),
         ("tls_config: {cert_file: a.pem}\n", "1: tls_config.key_file: is missing. Fix: add "
          "key_file: FILE."),
-        ('tls_config: {min_version: TLS10}\n', "1: tls_config.min_version: is not a supported TLS "
-         "version. Fix: write TLS12 or TLS13."),
+        ('tls_config: {min_version: TLS10}\n', "1: tls_config.min_version: is obsolete (RFC 8996). "
+         "Fix: write TLS12 or TLS13."),
         ("proxy_url: socks5://me:hunter2@x\n", "1: proxy_url: is not an http or https address. "
          "Fix: write one such as http://proxy:3128."),
     ],

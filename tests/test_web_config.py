@@ -246,6 +246,16 @@ def test_certificates_may_be_part_of_the_file(folder: Path) -> None:
         ),
         (
             "tls_server_config:\n  cert_file: server.pem\n  key_file: server.key\n"
+            "  max_version: 1.3\n",
+            "4: tls_server_config.max_version: is a number. Fix: write TLS12 or TLS13.",
+        ),
+        (
+            'tls_server_config:\n  cert_file: "a\\nb"\n  key_file: server.key\n',
+            "2: tls_server_config.cert_file: is empty or holds control characters. Fix: write one "
+            "line.",
+        ),
+        (
+            "tls_server_config:\n  cert_file: server.pem\n  key_file: server.key\n"
             "  cipher_suites: [TLS_RSA_WITH_RC4_128_SHA]\n",
             "4: tls_server_config.cipher_suites[0]: is not a cipher suite, or an insecure one. "
             "Fix: use the names of Go, such as TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256.",
@@ -282,6 +292,19 @@ def test_certificates_may_be_part_of_the_file(folder: Path) -> None:
 )
 def test_each_problem_names_line_field_and_fix(folder: Path, text: str, expected: str) -> None:
     assert problems(folder, text) == [expected]
+
+
+def test_at_most_100_users_and_one_document_are_read(folder: Path) -> None:
+    users = "".join(f'  user{number}: "{HASH}"\n' for number in range(100))
+    (folder / "web.yaml").write_text(f"basic_auth_users:\n{users}")
+    assert len(read_web_config(str(folder / "web.yaml")).users) == 100
+    assert problems(folder, f'basic_auth_users:\n{users}  user100: "{HASH}"\n') == [
+        "1: basic_auth_users: has more than 100 users. Fix: use client certificates for many "
+        "clients."
+    ]
+    assert problems(folder, f"{USERS}---\n{USERS}") == [
+        "3: a second document starts. Fix: put each document into its own file."
+    ]
 
 
 def test_a_problem_never_shows_the_value_of_a_user(folder: Path) -> None:
@@ -439,6 +462,31 @@ async def test_certificates_and_users_are_reloaded(folder: Path) -> None:
         (folder / "web.yaml").write_text(f'{TLS}basic_auth_users: {{prometheus: "{changed}"}}\n')
         assert (await get(url, password=PASSWORD, tls=renewed)).status == 401
         assert (await get(url, password="changed", tls=renewed)).status == 200
+
+
+@pytest.mark.parametrize(
+    ("first", "own", "changed", "status"),
+    [
+        (TLS + USERS, "", MUTUAL, 421),
+        (MUTUAL, "client", MUTUAL.replace("client.pem", "stranger.pem"), 421),
+        (MUTUAL, "client", f"{MUTUAL}  client_allowed_sans: [other]\n", 421),
+        (MUTUAL, "client", f"{MUTUAL}  client_allowed_sans: [client]\n", 200),
+    ],
+    ids=["certificates instead of users", "other CA", "other name", "same requirements"],
+)
+async def test_a_reload_applies_to_open_connections(
+    folder: Path, first: str, own: str, changed: str, status: int
+) -> None:
+    auth = {"Authorization": aiohttp.encode_basic_auth("prometheus", PASSWORD)}
+    async with served(folder, first, authenticated=True) as url:
+        connector = aiohttp.TCPConnector(ssl=client_tls(folder, own=own))
+        async with aiohttp.ClientSession(url, connector=connector, headers=auth) as session:
+            async with session.get("/metrics") as served_:
+                assert served_.status == 200
+            (folder / "web.yaml").write_text(changed)
+            async with session.get("/metrics") as answer:
+                assert answer.status == status
+                assert (answer.headers.get("Connection") == "close") == (status == 421)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from exporter.reloaded_files import ReloadedFiles
 from exporter.web_config.basic_auth import BasicAuth
 from exporter.web_config.rate_limiter import RateLimiter
 from exporter.web_config.reader import WebConfig, read_web_config
-from exporter.web_config.server_tls import peer_sans
+from exporter.web_config.server_tls import REQUIRED, peer_sans
 from slos.errors import InvalidFile, Problem
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -93,6 +93,10 @@ class ListenerAccess:
         active = self._active
         if active.limiter and not active.limiter.admits():
             return _refusal(429, "More requests than the rate limit of --web-config permits.")
+        if not self._permits_connection(request.get_extra_info("ssl_object")):
+            refusal = _refusal(421, "--web-config has changed since you connected. Connect again.")
+            refusal.force_close()
+            return refusal
         if not active.config.context and not active.auth:
             host = _host_name(request.headers.get("Host", ""))
             private = self._private_names and _is_private(host)
@@ -108,6 +112,18 @@ class ListenerAccess:
                     return _refusal(401, "Unauthorized.", {"WWW-Authenticate": _CHALLENGE})
                 return _without_details(await handler(request))
         return await handler(request)
+
+    def _permits_connection(self, tls: ssl.SSLObject | None) -> bool:
+        """Return whether a connection, which may be older than the configuration, satisfies it."""
+        config = self._active.config
+        if not (config.context and config.tls and config.tls.client_auth == REQUIRED):
+            return True
+        if tls is None or not tls.getpeercert():
+            return False
+        if tls.context is config.context:
+            return True
+        authorities = (context.get_ca_certs(True) for context in (tls.context, config.context))
+        return self.permits_peer(tls) and next(authorities) == next(authorities)
 
     def _refresh(self) -> None:
         now = monotonic()

@@ -11,7 +11,7 @@ from typing import Any
 
 from exporter.web_config import server_tls
 from exporter.web_config.server_tls import REQUIRED, ServerTls
-from slos.document import scan_documents
+from slos.document import scan_document
 from slos.durations import parse_duration
 from slos.errors import BadValue, InvalidFile, in_order
 from slos.schema import Field, Place, Shape, boolean, expect, integer, read_mapping, read_value
@@ -64,10 +64,7 @@ class WebConfig:
 
 def read_web_config(path: str) -> WebConfig:
     """Read the file and the certificates that it names; raises InvalidFile with all problems."""
-    (document, *more), problems = scan_documents(path)
-    if more:
-        fix = "keep one document"
-        Place(more[0], problems).refuse("a second document starts", fix)
+    document, problems = scan_document(path)
     place = Place(document, problems)
     found = read_value(lambda value, at: read_mapping(_FILE, value, at), document.value, place)
     if not problems and found.get("tls_server_config"):

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from slos.config_values import line_of_text, tls_version
 from slos.errors import BadValue
 from slos.schema import Field, Place, Shape, boolean, expect, read_mapping
 
@@ -21,8 +22,6 @@ _MODES: Mapping[str, ssl.VerifyMode] = {
     REQUIRED: ssl.CERT_REQUIRED,
 }
 _UNVERIFIED = ("RequestClientCert", "RequireAnyClientCert", "RequireClientCert")
-_VERSIONS = {"TLS12": ssl.TLSVersion.TLSv1_2, "TLS13": ssl.TLSVersion.TLSv1_3}
-_OLD_VERSIONS = ("TLS10", "TLS11")
 _TLS13_SUITES = frozenset(
     ("TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256")
 )
@@ -196,10 +195,10 @@ def _pem(read: Mapping[str, Any], name: str, place: Place, folder: Path) -> Pem:
     return Pem(str(folder / file) if file else "", text)
 
 
-def _text(value: object, _: Place) -> str:
-    text: str = expect(str, "text", value)
-    if not text.strip() or "\0" in text:
-        raise BadValue("is empty or holds a NUL", "write a value, or delete the key")
+def _pem_text(value: object, _: Place) -> str:
+    text: str = expect(str, "PEM data", value)
+    if not text.strip():
+        raise BadValue("is empty", "write PEM data, or delete the key")
     return text
 
 
@@ -210,14 +209,6 @@ def _client_auth(value: object, _: Place) -> str:
     if text not in _MODES:
         raise BadValue("is not a client authentication type", f"write {REQUIRED}")
     return text
-
-
-def _version(value: object, _: Place) -> ssl.TLSVersion:
-    text: str = expect(str, "TLS12 or TLS13", value)
-    if text not in _VERSIONS:
-        what = "is obsolete (RFC 8996)" if text in _OLD_VERSIONS else "is not a TLS version"
-        raise BadValue(what, "write TLS12 or TLS13")
-    return _VERSIONS[text]
 
 
 def _texts(value: object, place: Place) -> list[str]:
@@ -248,12 +239,12 @@ def _curve(value: object, place: Place) -> str:
 
 _ANY: Shape = {}
 FIELDS = (
-    Field("cert_file", _text, about="Certificate chain (PEM).", shape=_ANY),
-    Field("key_file", _text, about="Private key (PEM) of the certificate.", shape=_ANY),
-    Field("cert", _text, about="The certificate chain as text.", shape=_ANY),
-    Field("key", _text, about="The private key as text.", shape=_ANY),
-    Field("client_ca_file", _text, about="CAs (PEM) of client certificates.", shape=_ANY),
-    Field("client_ca", _text, about="CAs of client certificates as text.", shape=_ANY),
+    Field("cert_file", line_of_text, about="Certificate chain (PEM).", shape=_ANY),
+    Field("key_file", line_of_text, about="Private key (PEM) of the certificate.", shape=_ANY),
+    Field("cert", _pem_text, about="The certificate chain as text.", shape=_ANY),
+    Field("key", _pem_text, about="The private key as text.", shape=_ANY),
+    Field("client_ca_file", line_of_text, about="CAs (PEM) of client certificates.", shape=_ANY),
+    Field("client_ca", _pem_text, about="CAs of client certificates as text.", shape=_ANY),
     Field(
         "client_auth_type",
         _client_auth,
@@ -266,8 +257,8 @@ FIELDS = (
         about="A client certificate needs one of these alternative names.",
         shape=_ANY,
     ),
-    Field("min_version", _version, about="TLS12 (default) or TLS13.", shape=_ANY),
-    Field("max_version", _version, about="TLS12 or TLS13 (default).", shape=_ANY),
+    Field("min_version", tls_version, about="TLS12 (default) or TLS13.", shape=_ANY),
+    Field("max_version", tls_version, about="TLS12 or TLS13 (default).", shape=_ANY),
     Field(
         "cipher_suites",
         _suites,
