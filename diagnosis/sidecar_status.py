@@ -39,12 +39,18 @@ def read_sidecar_status(url: str) -> SidecarStatus:
         response = request(
             "GET", f"{base}/", limits=_LIMITS, headers={"Accept": "application/json"}
         )
-        return _status(public(base), json.loads(response.body))
     except HttpError as error:
         return SidecarStatus(public(base), {}, {}, error=error.cause)
-    except (ValueError, KeyError, TypeError, AttributeError):
+    return parse_sidecar_status(public(base), response.body)
+
+
+def parse_sidecar_status(url: str, page: bytes) -> SidecarStatus:
+    """Return the status in a page of the sidecar at ``url``."""
+    try:
+        return _status(url, json.loads(page))
+    except (AttributeError, LookupError, RecursionError, TypeError, ValueError):
         message = "it is not the status page of a tokenslo exporter"
-        return SidecarStatus(public(base), {}, {}, error=message)
+        return SidecarStatus(url, {}, {}, error=message)
 
 
 def _status(url: str, page: Mapping[str, Any]) -> SidecarStatus:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -26,6 +27,11 @@ _LONG = 4_000
 _TOO_LARGE = frozenset({413, 422, 503})
 """Statuses of queries that are too large: Prometheus and VictoriaMetrics answer 422 to too many
 samples, and Prometheus 503 to an evaluation that takes too long."""
+
+_MALFORMED = (
+    ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError
+)  # fmt: skip
+"""Errors in reading a response that is not one of Prometheus."""
 
 
 class PrometheusError(Exception):
@@ -76,24 +82,30 @@ def query(
     :class:`PrometheusError`.
     """
     params = {"query": expr} if time is None else {"query": expr, "time": repr(time)}
-    data = _query(base, "query", params, timeout, headers)
-    result = data["result"]
-    if data["resultType"] == "scalar":
-        samples = [Sample({}, float(result[1]))]
-    elif data["resultType"] == "vector":
-        samples = [
-            Sample(element["metric"], float(element["value"][1]))
-            for element in result
-            if "value" in element
-        ]
-    else:
-        raise PrometheusError(f"expected an instant vector, got a {data['resultType']}: {expr}")
-    return QueryResult(samples, _warnings(data))
+    return read_vector(*_query(base, "query", params, timeout, headers), expr)
 
 
-def _warnings(data: Mapping[str, Any]) -> tuple[str, ...]:
+def read_vector(response: HttpResponse, address: str, expr: str) -> QueryResult:
+    """Return the result of an instant query from its response; raises as :func:`query`."""
+    with _refusing_malformed(address):
+        document = _document(response, address)
+        result, kind = document["data"]["result"], document["data"]["resultType"]
+        if kind == "scalar":
+            samples = [Sample({}, float(result[1]))]
+        elif kind == "vector":
+            samples = [
+                Sample(_labels(element), float(element["value"][1]))
+                for element in result
+                if "value" in element
+            ]
+        else:
+            raise PrometheusError(f"expected an instant vector, got a {kind}: {expr}")
+        return QueryResult(samples, _warnings(document))
+
+
+def _warnings(document: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the warnings of a response, without hints about the query itself."""
-    given = data["warnings"] or ()
+    given = document.get("warnings") or ()
     return tuple(str(each) for each in given if not str(each).startswith("PromQL info"))
 
 
@@ -114,31 +126,56 @@ def query_range(
     succeed, else as :func:`query`.
     """
     params = {"query": expr, "start": repr(start), "end": repr(end), "step": repr(step)}
-    result = _query(base, "query_range", params, timeout, headers)["result"]
-    return [
-        Series(one["metric"], {float(time): float(value) for time, value in one["values"]})
-        for one in result
-        if "values" in one  # a native histogram has none
-    ]
+    return read_matrix(*_query(base, "query_range", params, timeout, headers))
+
+
+def read_matrix(response: HttpResponse, address: str) -> list[Series]:
+    """Return the result of a range query from its response; raises as :func:`query_range`."""
+    with _refusing_malformed(address):
+        return [
+            Series(_labels(one), {float(time): float(value) for time, value in one["values"]})
+            for one in _document(response, address)["data"]["result"]
+            if "values" in one  # a native histogram has none
+        ]
+
+
+def _labels(element: Mapping[str, Any]) -> Mapping[str, str]:
+    labels: Mapping[str, str] = element["metric"]
+    if not all(isinstance(value, str) for value in labels.values()):
+        raise TypeError("a label is not text")
+    return labels
 
 
 def _query(
     base: str, endpoint: str, params: Mapping[str, str], timeout: float, headers: Headers
-) -> dict[str, Any]:
+) -> tuple[HttpResponse, str]:
+    """Return the response to a query, and the address of the server without credentials."""
     address, authorization = _address(base)
     secret = {"Authorization": authorization} if authorization else {}
-    response = _send(address, endpoint, params, timeout, {**secret, **headers})
+    return _send(address, endpoint, params, timeout, {**secret, **headers}), address
+
+
+def _document(response: HttpResponse, address: str) -> dict[str, Any]:
+    """Return the document of a successful response."""
     refusal = QueryTooLargeError if response.status in _TOO_LARGE else PrometheusError
     try:
-        document = json.loads(response.body)
+        document: dict[str, Any] = json.loads(response.body)
         if document["status"] == "success":
-            return {"warnings": document.get("warnings"), **document["data"]}
+            return document
         message = str(document["error"])
-    except (ValueError, KeyError, TypeError) as error:
-        if response.status != 200:
-            raise refusal(f"{address} answered {_status(response.status)}") from error
-        raise PrometheusError(f"{address} did not answer like a Prometheus") from error
+    except _MALFORMED as error:
+        if response.status == 200:
+            raise
+        raise refusal(f"{address} answered {_status(response.status)}") from error
     raise refusal(f"Prometheus at {address} refused the query: {message}")
+
+
+@contextmanager
+def _refusing_malformed(address: str) -> Iterator[None]:
+    try:
+        yield
+    except _MALFORMED as error:
+        raise PrometheusError(f"{address} did not answer like a Prometheus") from error
 
 
 def _send(

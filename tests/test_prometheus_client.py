@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -296,6 +297,26 @@ def test_a_refusal_is_one_clear_error(
         query(server.url, "1")
     assert str(raised.value).startswith(message.format(url=server.url))
     assert type(raised.value) is kind
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '{"status": "success", "data": {}}',
+        '{"status": "success", "data": {"resultType": "scalar", "result": [1]}}',
+        '{"status": "success", "data": {"resultType": "vector", "result": '
+        '[{"value": [1, "1"], "values": [[1, "1"]]}]}}',
+        '{"status": "success", "data": {"resultType": "vector", "result": '
+        '[{"metric": {"a": 1}, "value": [1, "1"], "values": [[1, "1"]]}]}}',
+        '{"status": "success", "data": {"resultType": "vector", "result": 5}}',
+        "[" * 100_000,
+    ],
+)
+def test_a_malformed_result_is_one_clear_error(server: Server, body: str) -> None:
+    server.reply = lambda _: ok(body)
+    for send in (partial(query, server.url, "1"), partial(query_range, server.url, "1", 0, 1, 1)):
+        with pytest.raises(PrometheusError, match="did not answer like a Prometheus"):
+            send()
 
 
 def test_response_above_the_limit_suggests_a_smaller_query(

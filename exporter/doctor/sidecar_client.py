@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from math import inf
-from typing import Any, NamedTuple
+from types import UnionType
+from typing import Any, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 import aiohttp
 
@@ -17,7 +19,16 @@ from slos.errors import InvalidFile, Problem
 from slos.signals import SIGNALS
 
 SKIPPED = "tokenslo_tap_skipped_total"
-_MALFORMED = (text_parser.ExpositionError, AttributeError, KeyError, TypeError, ValueError)
+_MALFORMED = (
+    *(text_parser.ExpositionError, ArithmeticError, AttributeError),
+    *(LookupError, TypeError, ValueError),
+)
+"""Errors in reading pages that are not those of a sidecar."""
+T = TypeVar("T")
+
+
+class MalformedReportError(Exception):
+    """The pages of a server are not those of a sidecar; the text is the first error."""
 
 
 class ReportedObjective(NamedTuple):
@@ -70,7 +81,7 @@ async def read_sidecar(url: str, limits: FetchLimits, command: str) -> SidecarRe
             return None
         try:
             return await _report(session, base, status, limits)
-        except (SourceError, *_MALFORMED) as error:
+        except (SourceError, MalformedReportError) as error:
             fix = "check that it is a tokenslo exporter of this version"
             message = f"is not the status page of a tokenslo exporter: {error}"
             where = Problem(f"tokenslo {command}", 0, public(base), message, fix)
@@ -85,8 +96,8 @@ async def scrape_sidecar(
     status = await _status(session, base, limits)
     try:
         return await _report(session, base, status, limits)
-    except _MALFORMED as error:
-        message = f"{public(base)} is not of this version of tokenslo: {type(error).__name__}"
+    except MalformedReportError as error:
+        message = f"{public(base)} is not of this version of tokenslo: {error}"
         raise SourceError("malformed", message) from None
 
 
@@ -104,8 +115,20 @@ async def _report(
     session: aiohttp.ClientSession, base: str, status: Mapping[str, Any], limits: FetchLimits
 ) -> SidecarReport:
     answer = await fetch(session, "GET", f"{base}/metrics", limits=limits)
+    return parse_report(status, answer.body)
+
+
+def parse_report(status: Mapping[str, Any], metrics: bytes) -> SidecarReport:
+    """Return the report of a sidecar's pages; raises MalformedReportError."""
+    try:
+        return _parse(status, metrics)
+    except _MALFORMED as error:
+        raise MalformedReportError(f"{type(error).__name__}: {error}") from error
+
+
+def _parse(status: Mapping[str, Any], metrics: bytes) -> SidecarReport:
     wanted = {SKIPPED, *(signal.metric for signal in SIGNALS.values())}
-    families = text_parser.read(answer.body, wanted)
+    families = text_parser.read(metrics, wanted)
     objectives = tuple(_objective(one) for one in status["objectives"])
     unready = tuple(
         f"{one['layer']} {one['name']}: {one['reason']}"
@@ -117,7 +140,31 @@ async def _report(
 
 
 def _objective(one: Mapping[str, Any]) -> ReportedObjective:
-    return ReportedObjective(**{name: one[name] for name in ReportedObjective._fields})
+    return _typed(ReportedObjective, **{name: one[name] for name in ReportedObjective._fields})
+
+
+def _typed(kind: Callable[..., T], **values: object) -> T:
+    """Return ``kind(**values)`` if every value has the type of its field; raises TypeError."""
+    hints = _hints(kind)
+    return kind(**{name: _of_type(value, hints[name]) for name, value in values.items()})
+
+
+@cache
+def _hints(kind: object) -> Mapping[str, Any]:
+    return get_type_hints(kind)
+
+
+def _of_type(value: object, hint: Any) -> object:
+    if get_origin(hint) is UnionType:  # of a type and None
+        if value is None:
+            return None
+        hint = get_args(hint)[0]
+    if hint is float and isinstance(value, int | float):
+        return float(value)
+    origin = get_origin(hint) or hint
+    if value in get_args(hint) if origin is Literal else isinstance(value, origin):
+        return value
+    raise TypeError(f"a value is not {hint}")
 
 
 def _unreadable(families: Mapping[str, text_parser.ParsedFamily]) -> int:
@@ -132,7 +179,8 @@ def _unreadable(families: Mapping[str, text_parser.ParsedFamily]) -> int:
 def _view(families: Mapping[str, text_parser.ParsedFamily], status: Mapping[str, Any]) -> View:
     models = [_model(one) for one in status["models"]]
     states = [
-        SignalState(
+        _typed(
+            SignalState,
             signal=signal["signal"],
             model=model["model"],
             version=model["version"],
@@ -147,14 +195,15 @@ def _view(families: Mapping[str, text_parser.ParsedFamily], status: Mapping[str,
         if signal["signal"] in SIGNALS  # a newer sidecar may have more
     ]
     sources = [
-        SourceState(
-            one["source"],
-            one["up"],
-            one["age_seconds"],
-            one["read_seconds"],
-            one["error"],
-            one["errors"],
-            one["server_ready"],
+        _typed(
+            SourceState,
+            source=one["source"],
+            up=one["up"],
+            age=one["age_seconds"],
+            read_seconds=one["read_seconds"],
+            error=one["error"],
+            errors=one["errors"],
+            ready=one["server_ready"],
         )
         for one in status["sources"]
     ]
@@ -162,15 +211,8 @@ def _view(families: Mapping[str, text_parser.ParsedFamily], status: Mapping[str,
 
 
 def _model(one: Mapping[str, Any]) -> ModelInfo:
-    return ModelInfo(
-        one["model"],
-        one["version"],
-        one["backend"],
-        one["decoupled"],
-        one["ready"],
-        one["reason"],
-        one["excluded"],
-    )
+    fields = ("model", "version", "backend", "decoupled", "ready", "reason", "excluded")
+    return _typed(ModelInfo, **{name: one[name] for name in fields})
 
 
 def _samples(

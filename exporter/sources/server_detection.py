@@ -52,11 +52,11 @@ async def detect_servers(urls: Sequence[str], limits: FetchLimits) -> tuple[Dete
 
             return get
 
-        return tuple([await _detect(url, get_from(base(url))) for url in urls])
+        return tuple([await detect_server(url, get_from(base(url))) for url in urls])
 
 
-async def _detect(url: str, get: Get) -> DetectedServer:
-    """Detect the server at ``url``.
+async def detect_server(url: str, get: Get) -> DetectedServer:
+    """Detect the server at ``url`` from its responses; ``get`` returns that of a path, or None.
 
     Endpoints whose records can be read only once come last, unless ``url`` is such an endpoint.
     """
@@ -121,7 +121,7 @@ async def _tapped(get: Get) -> tuple[str, str] | None:
     document = _document(await get("/v1/models"))
     models = document.get("data") if isinstance(document, dict) else None
     if isinstance(models, list):
-        owners = {one.get("owned_by") for one in models if isinstance(one, dict)}
+        owners = [one.get("owned_by") for one in models if isinstance(one, dict)]
         if "vllm" in owners:
             version = _version(_document(await get("/version")))
             return f"vLLM {version}".rstrip(), f"its statistics are off: {STATS}"

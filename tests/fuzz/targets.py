@@ -1,14 +1,10 @@
-"""The fuzz targets: a parser, the seeds of its corpus, and what is true for every input.
-
-A target raises for a defect.  Refusing an input is the documented exception of the parser.
-"""
+"""All fuzz targets; here those of bytes on connections, of statistics and of files."""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 from math import inf
 from pathlib import Path
@@ -38,31 +34,16 @@ from slos.errors import InvalidFile, Problem
 from slos.http_client_config import read_http_client_config
 from slos.load import load_file
 from tests.event_log import RECORDED, Line, WireLog, recorded, show
+from tests.fuzz.message_targets import MESSAGE_TARGETS
+from tests.fuzz.target import CAPTURES, FuzzTarget
+from tests.fuzz.target import captures as captured
 from tests.grpc_connection import capture, captures, enveloped, infer_request
 from tests.test_protocol_json_scan import scanned
 from tests.test_protocol_sse import literally, split
 from tests.test_text_parser import agrees_or_refuses
 from tests.test_traces import as_protobuf
 
-CORPUS = Path(__file__).parent / "corpus"
-CAPTURES = Path(__file__).parents[1] / "captures"
 _SETTINGS = ObserverSettings(tenant_header="x-team", salt=b"salt")
-
-
-@dataclass(frozen=True, slots=True)
-class FuzzTarget:
-    """A parser of untrusted input; ``run`` feeds it with any bytes."""
-
-    name: str
-    run: Callable[[bytes], None]
-    captured: Callable[[], Sequence[bytes]] = tuple
-    examples: int = 200
-    """Examples of one round of ``make fuzz``; the time is checked between rounds."""
-
-    def seeds(self) -> list[bytes]:
-        """Return the recorded inputs and the files of the corpus."""
-        files = sorted((CORPUS / self.name).glob("*"))
-        return [*self.captured(), *(file.read_bytes() for file in files)]
 
 
 # Connections are written as segments: a byte for what happens, two for the length, and the bytes.
@@ -194,7 +175,7 @@ def _read(reader: ExpositionReader, data: bytes) -> object:
 
 
 def _expositions() -> list[bytes]:
-    return [file.read_bytes()[:8192] for file in sorted(CAPTURES.glob("*.txt"))]
+    return captured("*.txt")
 
 
 def _iterations(data: bytes) -> None:
@@ -306,5 +287,6 @@ TARGETS = (
     FuzzTarget("web-config", _file("web.yaml", read_web_config)),
     FuzzTarget("http-config", _file("http.yaml", read_http_client_config)),
     FuzzTarget("settings", _file("tokenslo.yaml", _settings)),
+    *MESSAGE_TARGETS,
 )
 BY_NAME = {target.name: target for target in TARGETS}

@@ -73,13 +73,14 @@ class ModelInputs:
         name = ""
         try:
             async with asyncio.timeout(SECONDS):
-                name = _input(await self._config(model))
+                name = input_name(await self._response(model))
         except (OSError, ValueError, TimeoutError, asyncio.IncompleteReadError):
             pass  # no Triton, or not available: a later request repeats the query
         if name and model in self._known:
             self._known[model] = name, asyncio.get_running_loop().time() + REFRESH_SECONDS
 
-    async def _config(self, model: str) -> object:
+    async def _response(self, model: str) -> bytes:
+        """Return the response to a query of the model's configuration."""
         tls = self._tls()
         # Without aiohttp, which would add half to the memory of the tap process.
         reader, writer = await asyncio.open_connection(
@@ -93,11 +94,17 @@ class ModelInputs:
                 response += part
         finally:
             writer.close()
-        head, _, body = bytes(response).partition(b"\r\n\r\n")
-        return json.loads(body) if head[9:12] == b"200" else None
+        return bytes(response)
 
 
-def _input(config: object) -> str:
+def input_name(response: bytes) -> str:
+    """Return the model's input for timing, empty if it has none; raises ValueError."""
+    head, _, body = response.partition(b"\r\n\r\n")
+    try:
+        config = json.loads(body) if head[9:12] == b"200" else None
+    except RecursionError:
+        raise ValueError("the configuration is nested too deeply") from None
     inputs = config.get("input") if isinstance(config, dict) else None
-    names = [each.get("name") for each in inputs or () if isinstance(each, dict)]
+    given = inputs if isinstance(inputs, list) else ()
+    names = [each.get("name") for each in given if isinstance(each, dict)]
     return next((name for name in INPUTS if name in names), "")
