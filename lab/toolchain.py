@@ -32,14 +32,16 @@ _PACKAGES = {
     "nginx": ("nginx",),
     "haproxy": ("haproxy",),
     "caddy": ("caddy",),
+    "etcd": ("etcd-server",),
+    "kube-apiserver": (),
     "thanos": (),
     "vminsert": (),
     "vmselect": (),
     "vmstorage": (),
 }
 # The first release of Debian whose package is recent enough: VictoriaMetrics receives OTLP from
-# 1.92 on.
-_RELEASES = {"victoria-metrics": "trixie", "vmalert": "trixie"}
+# 1.92 on, and Kubernetes requires etcd 3.5.
+_RELEASES = {"etcd": "trixie", "victoria-metrics": "trixie", "vmalert": "trixie"}
 _MOVING = {"forky", "sid"}
 _USE_DEBIAN = "use Debian, for example in a container"
 # Debian calls the program by the package's name, upstream does not.

@@ -7,6 +7,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -89,6 +91,7 @@ def test_the_bill_of_materials_lists_every_package_and_is_reproducible(tmp_path:
     root = image_root(tmp_path, tokenslo="0.1.0", Some_Lib="1.2")
     text = sbom.document(root, LOCK, 0)
     assert text == sbom.document(root, LOCK, 0)
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
     found = json.loads(text)
     assert (found["bomFormat"], found["specVersion"]) == ("CycloneDX", "1.6")
     assert found["metadata"]["component"]["purl"] == "pkg:pypi/tokenslo@0.1.0"
@@ -97,6 +100,8 @@ def test_the_bill_of_materials_lists_every_package_and_is_reproducible(tmp_path:
         "pkg:pypi/some-lib@1.2",
     ]
     assert found["components"][1]["properties"][0]["value"] == "a" * 64
+    unknown = text.replace('"bomFormat"', '"bomKind"')
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(unknown)
 
 
 def test_a_library_of_another_version_than_locked_is_refused(tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
 
 from tests.installed_wheel import ROOT
 from tests.polling import wait_until
@@ -111,6 +113,7 @@ def test_the_sidecar_serves_health_and_its_tap(image: Image, tmp_path: Path) -> 
 def test_the_bill_of_materials_is_what_is_installed(image: Image) -> None:
     _, root = image
     text = (root / "usr/share/tokenslo/sbom.cdx.json").read_text()
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
     listed = {each["name"] for each in json.loads(text)["components"]}
     lock = sbom.locked((ROOT / "deploy/image/requirements.txt").read_text())
     packages = {path.name for path in (root / "var/lib/dpkg/status.d").iterdir()}

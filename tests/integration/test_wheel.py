@@ -15,6 +15,15 @@ from tests.polling import wait_until
 
 CHAT = ROOT / "examples/chat"
 SLO = CHAT / "slo.yaml"
+IMPORT_EVERY_MODULE = """
+import importlib, pkgutil, sys, tokenslo
+left_out = ("served_model", "served_stage")  # Triton loads them
+names = [each.name for each in pkgutil.walk_packages(tokenslo.__path__, "tokenslo.")]
+for name in names:
+    if not name.endswith(("__main__", *left_out)):
+        importlib.import_module(name)
+print(len(names))
+"""
 
 
 @pytest.fixture(scope="module")
@@ -96,17 +105,8 @@ def test_another_package_of_the_same_name_changes_nothing(
 
 
 def test_every_module_can_be_imported(everything: Installed, tmp_path: Path) -> None:
-    code = """
-import importlib, pkgutil, sys, tokenslo
-left_out = ("served_model", "served_stage")  # Triton loads them
-names = [each.name for each in pkgutil.walk_packages(tokenslo.__path__, "tokenslo.")]
-for name in names:
-    if not name.endswith(("__main__", *left_out)):
-        importlib.import_module(name)
-print(len(names))
-"""
-    count = int(everything.run("python", "-W", "error", "-c", code, cwd=tmp_path).stdout)
-    assert count > 400
+    command = ("python", "-W", "error", "-c", IMPORT_EVERY_MODULE)
+    assert int(everything.run(*command, cwd=tmp_path).stdout) > 400
 
 
 def serve(installed: Installed, tmp_path: Path, *arguments: str) -> subprocess.Popen[str]:
