@@ -47,7 +47,7 @@ def run(program: Path, *arguments: object, cwd: Path) -> str:
 
 
 NEWER = [
-    pytest.param(oldest, release, marks=pytest.mark.long if oldest == "2.53" else ())
+    pytest.param(oldest, release, marks=pytest.mark.long if "2.53" in (oldest, release) else ())
     for index, oldest in enumerate(RELEASES)
     for release in RELEASES[index:]
     if release == oldest or oldest == "2.42"

@@ -58,7 +58,9 @@ def test_rules_are_free_of_lint(run: Run) -> None:
     assert not done.stderr
 
 
-@pytest.mark.parametrize("days", PERIODS)
+@pytest.mark.parametrize(
+    "days", [pytest.param(days, marks=[pytest.mark.long] * (days != 28)) for days in PERIODS]
+)
 def test_every_indicator_target_and_period_passes_its_own_tests(run: Run, days: int) -> None:
     """Test each indicator over one period: counting events is independent of windows."""
     here = slice(PERIODS.index(days), None, len(PERIODS))
@@ -70,7 +72,9 @@ def test_every_indicator_target_and_period_passes_its_own_tests(run: Run, days: 
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("least", [0, pytest.param(2, marks=pytest.mark.long), 5_000])
+@pytest.mark.parametrize(
+    "least", [0, *(pytest.param(least, marks=pytest.mark.long) for least in (2, 5_000))]
+)
 def test_every_guard_passes_its_own_tests(run: Run, least: int) -> None:
     plan = example(
         objective("ttft", "0.99"),
@@ -84,7 +88,9 @@ def test_every_guard_passes_its_own_tests(run: Run, least: int) -> None:
 PART_OF_PERIOD = {1: "promtool@bookworm", 28: "promtool@trixie", 90: "promtool@forky"}
 
 
-@pytest.mark.parametrize("days", [1, 28, pytest.param(90, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "days", [28, *(pytest.param(days, marks=pytest.mark.long) for days in (1, 90))]
+)
 def test_windows_and_budgets_pass_their_own_tests(
     run: Run, part: Callable[[str], Path], tmp_path: Path, days: int
 ) -> None:
