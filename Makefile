@@ -37,8 +37,11 @@ lint: $(READY)
 demo: $(READY)
 	$(BIN)/tokenslo demo $(if $(FOR),--for $(FOR)) $(if $(ENGINE),--engine $(ENGINE))
 
+# Measures the benches without a result of this commit in bench-results/, for half an hour, and writes
+# docs/reference/benchmarks.md: make bench BENCHES=reader,proxy LONG=yes AGAIN=yes
 bench: $(READY)
-	set -e; for file in bench/[a-z]*.py; do $(BIN)/python -m bench.$$(basename $$file .py); done
+	$(BIN)/python -m bench.report $(if $(BENCHES),--benches $(BENCHES)) \
+		$(if $(LONG),--long) $(if $(AGAIN),--again)
 
 # Plays the incidents that have no result in incident-results/, for hours, and writes their scores.
 incidents: $(READY)

@@ -9,7 +9,7 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, product
@@ -22,8 +22,16 @@ import numpy as np
 import numpy.typing as npt
 import yaml
 
-from bench import peers
+from bench import peers, programs
 from bench.arguments import check_names
+from bench.figures import (
+    Figure,
+    MissingPeer,
+    PeerComparison,
+    RepeatLimits,
+    median_interval,
+    repeat,
+)
 from bench.peers import COMPARED
 from lab import prometheus, toolchain
 from slos.durations import parse_duration
@@ -53,6 +61,7 @@ AHEAD = 480
 DEFAULT_INTERVAL = f"{MINUTE}s"
 """Evaluation interval of groups without one, such as Sloth's."""
 COSTLIEST = 4
+LONG_ROUNDS, LONG_SECONDS = 7, 3600.0
 _CPU = "process_cpu_seconds_total"
 _EVALUATION = "prometheus_rule_evaluation_duration_seconds_sum"
 _ITERATIONS = "prometheus_rule_group_iterations_total"
@@ -213,10 +222,12 @@ def _get(replay: Replay, path: str, method: str = "GET") -> str:
         return response.read().decode()  # type: ignore[no-any-return]
 
 
-def costs(start: Start, folder: Path, history: SampleHistory) -> Mapping[str, Cost]:
-    """Measure the rules of each tool on a history."""
+def costs(
+    start: Start, folder: Path, history: SampleHistory, tools: Collection[str] = ()
+) -> Mapping[str, Cost]:
+    """Measure the rules of each tool, or of tokenslo and the named ones, on a history."""
     rules = folder / "rules.yaml"
-    texts = generated(history.objectives)
+    texts = generated(history.objectives, tools)
     begin = partial(start, rules=[folder / "rules*.yaml"], interval=float(MINUTE))
     with replaying(begin, folder) as replay:
         now = int(time.time()) // MINUTE * MINUTE
@@ -227,6 +238,45 @@ def costs(start: Start, folder: Path, history: SampleHistory) -> Mapping[str, Co
     if time.time() > now + AHEAD:
         raise BenchError(f"the scrapes ended before all rules were measured, after {AHEAD} s")
     return found
+
+
+def figures(long: bool) -> Iterator[Figure]:
+    """Compare the CPU time of rules; a long run repeats it, and adds the full history."""
+    if not shutil.which("go"):
+        for tool in peers.MODULES:
+            yield MissingPeer("evaluation of rules", tool.capitalize(), "Go is not installed")
+        return
+    server = toolchain.program("prometheus", programs.progress)
+    for history in HISTORIES.values() if long else [HISTORIES["young"]]:
+        rounds = _rounds(server, history, long)
+        for tool in peers.MODULES:
+            title = tool.capitalize()
+            yield PeerComparison(
+                f"CPU of Prometheus for the rules of {COUNT} objectives, history of "
+                f"{history.days}d",
+                peers.title(title),
+                "s/min",
+                [each["tokenslo"].cpu for each in rounds],
+                [each[title].cpu for each in rounds],
+                target=1.0,
+            )
+
+
+def _rounds(server: Path, history: SampleHistory, long: bool) -> list[Mapping[str, Cost]]:
+    tools = [name.capitalize() for name in peers.MODULES]
+
+    def measured() -> Mapping[str, Cost]:
+        with TemporaryDirectory() as name:
+            return costs(partial(prometheus.start, server), Path(name), history, tools)
+
+    return repeat(
+        measured,
+        lambda done: [
+            median_interval(each["tokenslo"].cpu / each[tool].cpu for each in done)
+            for tool in tools
+        ],
+        RepeatLimits(most=LONG_ROUNDS if long else 1, seconds=LONG_SECONDS),
+    )
 
 
 def main(*histories: str) -> None:

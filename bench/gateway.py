@@ -11,11 +11,12 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from http.client import HTTPConnection
+from importlib.metadata import version
 from statistics import median, quantiles
 from urllib.parse import quote
 
@@ -26,6 +27,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from bench.arguments import positive_integer
 from bench.child_server import child_port
+from bench.figures import Figure, PeerComparison, limits, median_interval, repeat
 from bench.scrape import expositions, served, sidecar, timed, wait
 
 MODELS = 150
@@ -34,7 +36,9 @@ PICKERS = 3
 """Replicas of the endpoint picker; each scrapes on a connection of its own."""
 PERIOD = 0.05
 """Seconds between two scrapes of an endpoint picker."""
-REQUESTS = 1_000
+REQUESTS, COMPARED_REQUESTS = 1_000, 150
+TARGET_SECONDS = 0.005
+"""Largest 99th percentile of the page."""
 GAUGES = ("vllm:num_requests_waiting", "vllm:num_requests_running", "vllm:kv_cache_usage_perc")
 HEADERS = {"Accept-Encoding": "gzip"}
 SWITCH_SECONDS = 0.0005
@@ -129,11 +133,20 @@ def measure(port: int, path: str, requests: int, full: str = "/metrics") -> list
     return pollers
 
 
+def p99(pollers: Sequence[Poller]) -> float:
+    """Return the 99th percentile of the responses that overlap a rendering, in seconds."""
+    return quantiles(_times(pollers), n=100, method="inclusive")[98]
+
+
+def _times(pollers: Sequence[Poller]) -> Sequence[float]:
+    *pickers, full = pollers
+    return overlapping([one for poller in pickers for one in poller.times], full.times)
+
+
 def row(name: str, pollers: Sequence[Poller]) -> str:
     """Return a row of the table."""
-    *pickers, full = pollers
-    times = overlapping([one for poller in pickers for one in poller.times], full.times)
-    whole = median(one.seconds for one in full.times)
+    times = _times(pollers)
+    whole = median(one.seconds for one in pollers[-1].times)
     cuts = quantiles(times, n=100, method="inclusive")
     cells = (1000 * cuts[49], 1000 * cuts[98], 1000 * max(times), 1000 * whole)
     return (
@@ -141,6 +154,53 @@ def row(name: str, pollers: Sequence[Poller]) -> str:
         + "  ".join(f"{cell:>8.1f}" for cell in cells)
         + f"  {whole / cuts[98]:>11.1f}"
     )
+
+
+@contextmanager
+def scraped_sidecar(models: int) -> Iterator[tuple[int, str]]:
+    """Run a sidecar of a vLLM server; yield its port and its page of metrics."""
+    with (
+        served(expositions("vllm", models, 60), {}) as source,
+        sidecar("vllm", source, "--gateway-metrics", "vllm") as (port, _),
+    ):
+        wait(port, "/readyz")
+        yield port, gzip.decompress(timed(port, "/metrics")[2]).decode()
+
+
+def count_series(text: str) -> int:
+    """Return the number of series of a page of metrics."""
+    return sum(not line.startswith("#") for line in text.splitlines())
+
+
+SELECTED = "/metrics?" + "&".join(f"name[]={quote(name)}" for name in GAUGES)
+"""The path that selects the gauges of the peer."""
+
+
+def figures(long: bool) -> Iterator[Figure]:
+    """Compare the page during scrapes with prometheus_client's selection of the same gauges."""
+    sys.setswitchinterval(SWITCH_SECONDS)
+    with ExitStack() as stack:
+        port, text = stack.enter_context(scraped_sidecar(MODELS))
+        other = stack.enter_context(peer(text))
+        rounds = repeat(
+            lambda: (
+                p99(measure(port, "/gateway", COMPARED_REQUESTS)),
+                p99(measure(other, SELECTED, COMPARED_REQUESTS)),
+            ),
+            lambda done: [median_interval(ours / theirs for ours, theirs in done)],
+            limits(long, seconds=75),
+        )
+    subject = f"p99 of /gateway while {count_series(text):,} series are scraped"
+    ours = [1e3 * each for each, _ in rounds]
+    yield PeerComparison(
+        subject,
+        f"prometheus_client {version('prometheus_client')}, the same gauges by name[]",
+        "ms",
+        ours,
+        [1e3 * theirs for _, theirs in rounds],
+    )
+    limit = [1e3 * TARGET_SECONDS] * len(rounds)
+    yield PeerComparison(subject, f"{limit[0]:g} ms", "ms", ours, limit, target=1.0)
 
 
 def main() -> None:
@@ -153,29 +213,20 @@ def main() -> None:
     models = positive_integer(options.models, "--models")
     sys.setswitchinterval(SWITCH_SECONDS)
     with ExitStack() as stack:
-        source = stack.enter_context(served(expositions("vllm", models, 60), {}))
-        names = ("--gateway-metrics", "vllm")
-        port, _ = stack.enter_context(sidecar("vllm", source, *names))
-        wait(port, "/readyz")
-        text = gzip.decompress(timed(port, "/metrics")[2]).decode()
-        series = sum(not line.startswith("#") for line in text.splitlines())
+        port, text = stack.enter_context(scraped_sidecar(models))
         print(
-            f"{models:,} models, {series:,} series on /metrics, {PICKERS} endpoint pickers at 20/s"
+            f"{models:,} models, {count_series(text):,} series on /metrics, {PICKERS} endpoint "
+            "pickers at 20/s"
         )
         print("milliseconds of responses during a rendering of /metrics\n")
         print(
             f"{'page':<18} {'requests':>8}  {'p50':>8}  {'p99':>8}  {'max':>8}  {'/metrics':>8}  "
             f"{'/metrics/p99':>11}"
         )
-        pages: dict[str, Callable[[], list[Poller]]] = {
-            "/gateway": lambda: measure(port, "/gateway", requests),
-            "/healthz": lambda: measure(port, "/healthz", requests),
-        }
-        for name, run in pages.items():
-            print(row(name, run()), flush=True)
-        selected = "&".join(f"name[]={quote(name)}" for name in GAUGES)
+        for name in ("/gateway", "/healthz"):
+            print(row(name, measure(port, name, requests)), flush=True)
         other = stack.enter_context(peer(text))
-        print(row("prometheus_client", measure(other, f"/metrics?{selected}", requests)))
+        print(row("prometheus_client", measure(other, SELECTED, requests)))
 
 
 if __name__ == "__main__":

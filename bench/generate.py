@@ -10,12 +10,23 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
+from bench import peers, programs
 from bench.arguments import positive_integer
+from bench.figures import (
+    Figure,
+    MissingPeer,
+    PeerComparison,
+    limits,
+    median_interval,
+    repeat,
+)
+from lab.toolchain import InstallError, UnavailableProgram
 
 COUNT = 1_000
 ROUNDS = 3
@@ -58,60 +69,107 @@ def write_files(folder: Path, count: int) -> None:
     (folder / "theirs.yaml").write_text(head + "".join(THEIRS.format(n) for n in range(count)))
 
 
-def measure(commands: Sequence[Sequence[str]], folder: Path) -> list[list[tuple[float, float]]]:
-    """Return CPU and wall seconds of every round, by command; commands alternate in each round."""
-    results: list[list[tuple[float, float]]] = [[] for _ in commands]
-    for _ in range(ROUNDS):
-        for command, seconds in zip(commands, results, strict=True):
-            shutil.rmtree(folder / "out", ignore_errors=True)
-            (folder / "out").mkdir()
-            cpu, wall = os.times(), time.monotonic()
-            subprocess.run(command, cwd=folder, check=True, capture_output=True)
-            after = os.times()
-            used = after.children_user + after.children_system
-            used -= cpu.children_user + cpu.children_system
-            seconds.append((used, time.monotonic() - wall))
-    return results
+Times = tuple[float, float]
+"""CPU and wall seconds of a command."""
 
 
-def size(command: Sequence[str], folder: Path) -> int:
-    """Return the number of bytes that a command writes."""
+def measure(command: Sequence[str | Path], folder: Path) -> Times:
+    """Return the times of a command that writes into an empty folder."""
     shutil.rmtree(folder / "out", ignore_errors=True)
     (folder / "out").mkdir()
+    cpu, wall = os.times(), time.monotonic()
     subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    after = os.times()
+    used = after.children_user + after.children_system - cpu.children_user - cpu.children_system
+    return used, time.monotonic() - wall
+
+
+def size(command: Sequence[str | Path], folder: Path) -> int:
+    """Return the number of bytes that a command writes."""
+    measure(command, folder)
     return sum(path.stat().st_size for path in (folder / "out").rglob("*") if path.is_file())
 
 
-def main(count: str = str(COUNT)) -> None:
-    """Print the table for ``count`` SLOs."""
-    slos = positive_integer(count, "COUNT")
-    ours = [sys.executable, "-m", "tokenslo", "generate"]
-    rows = {
-        "tokenslo --only alerts": [*ours, "ours.yaml", "-o", "out", "--only", "alerts"],
-        "tokenslo, everything": [*ours, "ours.yaml", "-o", "out"],
-        "tokenslo, LLM --only alerts": [*ours, "llm.yaml", "-o", "out", "--only", "alerts"],
-        "tokenslo, LLM everything": [*ours, "llm.yaml", "-o", "out"],
-    }
-    if sloth := shutil.which(os.environ.get("SLOTH", "sloth")):
-        rows = {"sloth": [sloth, "generate", "-i", "theirs.yaml", "-o", "out/rules.yaml"], **rows}
-    else:
-        print("sloth is neither on PATH nor in $SLOTH: the peer is omitted")
+OURS_COMMAND = (sys.executable, "-m", "tokenslo", "generate")
+RULES, EVERYTHING = "tokenslo --only alerts", "tokenslo, everything"
+ROWS: Mapping[str, Sequence[str | Path]] = {
+    RULES: [*OURS_COMMAND, "ours.yaml", "-o", "out", "--only", "alerts"],
+    EVERYTHING: [*OURS_COMMAND, "ours.yaml", "-o", "out"],
+    "tokenslo, LLM --only alerts": [*OURS_COMMAND, "llm.yaml", "-o", "out", "--only", "alerts"],
+    "tokenslo, LLM everything": [*OURS_COMMAND, "llm.yaml", "-o", "out"],
+}
+
+
+def sloth_row() -> Mapping[str, Sequence[str | Path]]:
+    """Return Sloth's row; raises InstallError without Sloth and without Go."""
+    return {"sloth": [programs.sloth(), "generate", "-i", "theirs.yaml", "-o", "out/rules.yaml"]}
+
+
+@contextmanager
+def prepared(slos: int) -> Iterator[Path]:
+    """Yield a folder with the SLO files, and set the environment of the commands."""
     environment = os.pathsep.join(filter(None, (str(Path.cwd()), os.environ.get("PYTHONPATH"))))
     os.environ["PYTHONPATH"] = environment
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     with TemporaryDirectory() as name:
         folder = Path(name)
         os.environ["PYTHONPYCACHEPREFIX"] = str(folder / "bytecode")  # as pip compiles a wheel
-        subprocess.run([*ours, "--help"], cwd=folder, check=True, capture_output=True)
+        subprocess.run([*OURS_COMMAND, "--help"], cwd=folder, check=True, capture_output=True)
         write_files(folder, slos)
-        results = measure(list(rows.values()), folder)
+        yield folder
+
+
+def figures(long: bool) -> Iterator[Figure]:
+    """Compare the times of rules alone, and of everything, with Sloth's for rules alone."""
+    try:
+        rows = {**sloth_row(), RULES: ROWS[RULES], EVERYTHING: ROWS[EVERYTHING]}
+    except (InstallError, UnavailableProgram) as error:
+        yield MissingPeer(f"generate {COUNT:,} SLOs", "sloth generate", str(error))
+        return
+    with prepared(COUNT) as folder:
+        for command in rows.values():
+            measure(command, folder)
+        rounds = repeat(
+            lambda: {row: measure(command, folder) for row, command in rows.items()},
+            lambda done: [
+                median_interval(each[row][kind] / each["sloth"][kind] for each in done)
+                for row in (RULES, EVERYTHING)
+                for kind in (0, 1)
+            ],
+            limits(long, most=10, seconds=90),
+        )
+    for row, target in ((RULES, None), (EVERYTHING, 1.0)):
+        for kind, name in enumerate(("CPU", "wall")):
+            yield PeerComparison(
+                f"{name} time of {COUNT:,} SLOs: {row.removeprefix('tokenslo').strip(' ,')}",
+                f"sloth generate {peers.MODULES['sloth'][1]}, rules alone",
+                "s",
+                [each[row][kind] for each in rounds],
+                [each["sloth"][kind] for each in rounds],
+                target,
+            )
+
+
+def main(count: str = str(COUNT)) -> None:
+    """Print the table for ``count`` SLOs."""
+    slos = positive_integer(count, "COUNT")
+    try:
+        rows = {**sloth_row(), **ROWS}
+    except (InstallError, UnavailableProgram) as error:
+        print(f"sloth is omitted: {error}")
+        rows = {**ROWS}
+    with prepared(slos) as folder:
+        results: dict[str, list[Times]] = {row: [] for row in rows}
+        for _ in range(ROUNDS):
+            for row, command in rows.items():
+                results[row].append(measure(command, folder))
         print(f"{slos:,} SLOs, {ROUNDS} rounds\n")
         print(f"{'':28} {'CPU min':>8} {'median':>8} {'wall min':>9} {'median':>8} {'MB':>6}")
-        for (row, command), seconds in zip(rows.items(), results, strict=True):
-            cpu, wall = zip(*seconds, strict=True)
+        for row, times in results.items():
+            cpu, wall = zip(*times, strict=True)
             print(
                 f"{row:28} {min(cpu):>8.2f} {median(cpu):>8.2f} {min(wall):>9.2f} "
-                f"{median(wall):>8.2f} {size(command, folder) / 1e6:>6.1f}"
+                f"{median(wall):>8.2f} {size(rows[row], folder) / 1e6:>6.1f}"
             )
 
 

@@ -1,4 +1,4 @@
-"""Measure how the cost of the sidecar grows with models, streams, tokens and series.
+"""Measure how CPU time and memory of the sidecar grow with models, streams, tokens and series.
 
 Run ``python -m bench.growth [TABLE…]`` from the checkout; README.md explains the tables.
 """
@@ -7,16 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import multiprocessing
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
-from itertools import pairwise
-from math import log
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from pathlib import Path
 
 from bench.arguments import check_names
-from bench.scrape import expositions, served
+from bench.child_server import child_port
+from bench.figures import Figure, GrowthCurve
+from bench.growth_table import print_curves
+from bench.scrape import expositions, serve_consecutive
 from exporter.protocol.detection import observe
 from exporter.protocol.events import CLIENT, SERVER, ObserverSettings, Stream
 from exporter.recording.stream_recorder import StreamRecorder
@@ -26,11 +31,13 @@ from exporter.store.store import TAPS, Store
 from exporter.web.collector import expose
 from promql.http_client import FetchLimits
 
-ROUNDS = 5
+ROUNDS = 11
 MODELS = (1, 5, 20, 100, 250, 500)
 STREAMS = (1, 10, 100, 1_000, 5_000)
 TOKENS = (1_000, 5_000, 20_000, 50_000)
 SERIES = (1_000, 5_000, 20_000, 100_000)
+LEAST_MIB = 0.1
+"""Smallest amount of memory: less is within the noise of an allocator."""
 CONNECTIONS = 100
 """Streams that the tokens are distributed over."""
 THRESHOLDS = {"ttft": (0.8,), "itl": (0.06,), "max_gap": (2.0,), "e2e": (30.0,)}
@@ -43,30 +50,67 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding
 EVENT = b'data: {"model":"m","choices":[{"index":0,"delta":{"content":"word"}}]}\n\n'
 CHUNK = b"%x\r\n%b\r\n" % (len(EVENT), EVENT)
 
-Round = Callable[[], object]
+Work = Callable[[], object]
 """One round of the work that is measured."""
 
 
-def least(work: Round) -> float:
-    """Return the least CPU seconds of a round; the first one fills caches."""
-    work()
+@dataclass(frozen=True, slots=True)
+class SizeCost:
+    """CPU seconds of each round at one size, and the memory in MiB that the work holds."""
+
+    cpu: Sequence[float]
+    memory: float
+
+
+Prepare = Callable[[int], AbstractContextManager[Work]]
+
+
+def measure(prepare: Prepare, size: int) -> SizeCost:
+    """Measure the rounds of a size in a child process, whose memory has no earlier work."""
+    processes = multiprocessing.get_context("fork")
+    receiver, sender = processes.Pipe(duplex=False)
+    process = processes.Process(target=_measure, args=(prepare, size, sender))
+    process.start()
+    sender.close()
+    try:
+        found: SizeCost = receiver.recv()
+    finally:
+        process.join()
+    return found
+
+
+def _measure(prepare: Prepare, size: int, sender: Connection) -> None:
     gc.collect()
-    found = []
-    for _ in range(ROUNDS):
-        start = time.process_time()
-        work()
-        found.append(time.process_time() - start)
-    return min(found)
+    before = _resident_mib()
+    with prepare(size) as work:
+        work()  # fills caches
+        gc.collect()
+        found = []
+        for _ in range(ROUNDS):
+            start = time.process_time()
+            work()
+            found.append(time.process_time() - start)
+        sender.send(SizeCost(found, max(LEAST_MIB, _resident_mib() - before)))
+
+
+def _resident_mib() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 # Work
 
 
 @contextmanager
-def models(count: int) -> Iterator[Round]:
+def models(count: int) -> Iterator[Work]:
     """Scrape a vLLM server of a number of models, store the result, and render a scrape."""
     store, now = Store(5.0), iter(range(ROUNDS + 2))
-    with served(expositions("vllm", count, ROUNDS + 2), {}) as url, asyncio.Runner() as runner:
+
+    def serve(port: int) -> None:
+        serve_consecutive(expositions("vllm", count, ROUNDS + 2), {}, port)
+
+    with child_port(serve) as port, asyncio.Runner() as runner:
+        url = f"http://127.0.0.1:{port}"
         source = runner.run(VllmSource(url, limits=LIMITS).__aenter__())
 
         def work() -> None:
@@ -79,7 +123,7 @@ def models(count: int) -> Iterator[Round]:
 
 
 @contextmanager
-def streams(count: int) -> Iterator[Round]:
+def streams(count: int) -> Iterator[Work]:
     """Evaluate active streams against the thresholds, and collect their measurements."""
     recorder = StreamRecorder(THRESHOLDS, expected=["m"])
     for number in range(count):
@@ -99,7 +143,7 @@ def streams(count: int) -> Iterator[Round]:
 
 
 @contextmanager
-def tokens(count: int) -> Iterator[Round]:
+def tokens(count: int) -> Iterator[Work]:
     """Observe the tokens of one second, one in each chunk."""
     recorder = StreamRecorder(THRESHOLDS, expected=["m"])
     observers = [observe(recorder, ObserverSettings()) for _ in range(CONNECTIONS)]
@@ -119,7 +163,7 @@ def tokens(count: int) -> Iterator[Round]:
 
 
 @contextmanager
-def series(count: int) -> Iterator[Round]:
+def series(count: int) -> Iterator[Work]:
     """Store new values of a number of series, and render them."""
     recorder = StreamRecorder({}, expected=["m"])
     stream = Stream("chat", "m", streaming=True)
@@ -151,36 +195,48 @@ def _lines(store: Store, snapshot: Snapshot, now: float) -> int:
     return expose(store.view(now), "1").body.count(b'model="')
 
 
-TABLES: Mapping[str, tuple[Callable[[int], object], Sequence[int]]] = {
-    "models": (models, MODELS),
-    "streams": (streams, STREAMS),
-    "tokens": (tokens, TOKENS),
-    "series": (series, SERIES),
+@dataclass(frozen=True, slots=True)
+class GrowthTable:
+    """The work of a table, its sizes, and what a round is."""
+
+    prepare: Prepare
+    sizes: Sequence[int]
+    text: str
+
+
+TABLES: Mapping[str, GrowthTable] = {
+    "models": GrowthTable(models, MODELS, "scrape a vLLM server, store the result and render it"),
+    "streams": GrowthTable(streams, STREAMS, "evaluate active streams, once a second"),
+    "tokens": GrowthTable(
+        tokens, TOKENS, f"observe the tokens of a second on {CONNECTIONS} streams"
+    ),
+    "series": GrowthTable(series, SERIES, "store new values of all series and render them"),
 }
 
 
-def print_table(title: str, sizes: Sequence[int]) -> None:
-    """Print the cost at each size, per unit, and the exponent of growth since the row before."""
-    prepare = TABLES[title][0]
-    print(f"{title:>9}  {'CPU ms':>9}  {'µs each':>9}  {'exponent':>8}")
-    found: list[tuple[int, float]] = []
-    for size in sizes:
-        with prepare(size) as work:  # type: ignore[attr-defined]
-            found.append((size, least(work)))
-    exponents = [
-        f"{log(after / before) / log(size / smaller):.2f}"
-        for (smaller, before), (size, after) in pairwise(found)
-    ]
-    for (size, cost), exponent in zip(found, ["", *exponents], strict=True):
-        print(f"{size:>9,}  {1e3 * cost:>9.2f}  {1e6 * cost / size:>9.2f}  {exponent:>8}")
+def curves(title: str) -> tuple[GrowthCurve, GrowthCurve]:
+    """Measure a table; return the growth of CPU time and of memory."""
+    table = TABLES[title]
+    costs = [measure(table.prepare, size) for size in table.sizes]
+    cpu = [[1e3 * each for each in cost.cpu] for cost in costs]
+    memory = [[cost.memory] for cost in costs]
+    return (
+        GrowthCurve(f"CPU to {table.text}", title, "ms", table.sizes, cpu),
+        GrowthCurve(f"memory to {table.text}", title, "MiB", table.sizes, memory),
+    )
+
+
+def figures(_: bool) -> Iterator[Figure]:
+    """Measure all tables."""
+    for title in TABLES:
+        yield from curves(title)
 
 
 def main(*tables: str) -> None:
     """Print the named tables, all by default."""
     check_names(tables, TABLES, "table")
     for title in tables or TABLES:
-        print_table(title, TABLES[title][1])
-        print(flush=True)
+        print_curves(*curves(title))
 
 
 if __name__ == "__main__":

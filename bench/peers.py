@@ -11,6 +11,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,6 +21,7 @@ import yaml
 
 import alerts.rules
 from bench.arguments import check_names
+from bench.figures import Figure, MissingPeer, PeerComparison
 from lab import toolchain
 from promql.expr import decimal_text
 from slos.burn import pairs
@@ -209,29 +211,46 @@ def own(model: str, names: Iterable[str]) -> list[dict[str, Any]]:
     return alerts.rules.groups(plan(service))
 
 
+@dataclass(frozen=True, slots=True)
+class RuleSizes:
+    """Numbers of rules, of lines of YAML, and of characters of the longest query."""
+
+    rules: int
+    lines: int
+    longest: int
+
+
+def rule_sizes(name: str) -> Mapping[str, RuleSizes]:
+    """Return the sizes of each tool's rules for an objective."""
+    selected = IndicatorSelectors.of("chat", name)
+    generated = {
+        "tokenslo": own("chat", [name]),
+        "Sloth": sloth(selected, TARGET),
+        "Sloth -o": sloth(selected, TARGET, optimized=False),
+        "Pyrra": pyrra(selected, TARGET),
+    }
+    if not selected.failed:
+        generated["Pyrra -n"] = pyrra(selected, TARGET, native=True)
+    found = {}
+    for title, groups in generated.items():
+        rules = [rule for group in groups for rule in group["rules"]]
+        text = (
+            document("", {"groups": groups}, source="", version="")
+            if title == "tokenslo"
+            else yaml.safe_dump({"groups": groups}, width=1000)
+        )
+        longest = max(len(" ".join(rule["expr"].split())) for rule in rules)
+        found[title] = RuleSizes(len(rules), text.count("\n"), longest)
+    return found
+
+
 def print_sizes() -> None:
     """Print numbers of rules, lines and the longest query of each tool."""
     print(f"{'rules':<14} {'objective':<12} {'rules':>5} {'lines':>5} {'longest query':>13}")
     for name in COMPARED:
-        selected = IndicatorSelectors.of("chat", name)
-        generated = {
-            "tokenslo": own("chat", [name]),
-            "Sloth": sloth(selected, TARGET),
-            "Sloth -o": sloth(selected, TARGET, optimized=False),
-            "Pyrra": pyrra(selected, TARGET),
-        }
-        if not selected.failed:
-            generated["Pyrra -n"] = pyrra(selected, TARGET, native=True)
-        for title, groups in generated.items():
-            rules = [rule for group in groups for rule in group["rules"]]
-            text = (
-                document("", {"groups": groups}, source="", version="")
-                if title == "tokenslo"
-                else yaml.safe_dump({"groups": groups}, width=1000)
-            )
-            longest = max(len(" ".join(rule["expr"].split())) for rule in rules)
-            lines = text.count("\n")
-            print(f"{title:<14} {name:<12} {len(rules):>5} {lines:>5} {longest:>13}")
+        for title, sizes in rule_sizes(name).items():
+            cells = f"{sizes.rules:>5} {sizes.lines:>5} {sizes.longest:>13}"
+            print(f"{title:<14} {name:<12} {cells}")
 
 
 def page_times(target: Decimal) -> Mapping[str, Sequence[Decimal | None]]:
@@ -264,6 +283,44 @@ def page_times(target: Decimal) -> Mapping[str, Sequence[Decimal | None]]:
 
 def _first(times: Iterable[Decimal | None]) -> Decimal | None:
     return min((time for time in times if time is not None), default=None)
+
+
+def title(tool: str) -> str:
+    """Return the name of a tool with its version: ``Sloth v0.16.0``, ``Pyrra v0.10.1 -n``."""
+    name, _, option = tool.partition(" ")
+    return f"{name} {MODULES[name.lower()][1]} {option}".strip()
+
+
+def figures(_: bool) -> Iterator[Figure]:
+    """Compare sizes of rules and times to page with the tools' own rules."""
+    if not shutil.which("go"):
+        for tool in MODULES:
+            yield MissingPeer("rules of an objective", tool.capitalize(), "Go is not installed")
+        return
+    for name in COMPARED:
+        ours, *others = rule_sizes(name).items()
+        for tool, sizes in others:
+            for field in ("rules", "lines"):
+                yield PeerComparison(
+                    f"{field} of an objective ({name})",
+                    title(tool),
+                    "",
+                    [getattr(ours[1], field)],
+                    [getattr(sizes, field)],
+                    exact=True,
+                )
+    for target in TARGETS:
+        outage = {tool: times[0] for tool, times in page_times(target).items()}
+        for tool in ("Sloth", "Pyrra"):
+            if outage["tokenslo"] and (theirs := outage[tool]):
+                yield PeerComparison(
+                    f"time to page of a total outage, target {decimal_text(100 * target)} %",
+                    title(tool),
+                    "min",
+                    [float(outage["tokenslo"] / 60)],
+                    [float(theirs / 60)],
+                    exact=True,
+                )
 
 
 def print_page_times() -> None:

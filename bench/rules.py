@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from functools import partial
 from math import isinf
@@ -15,8 +15,9 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
-from bench import peers
+from bench import peers, programs
 from bench.arguments import check_names
+from bench.figures import Figure, PeerComparison
 from bench.peers import COMPARED
 from lab import prometheus, toolchain
 from slos.durations import format_duration
@@ -166,16 +167,43 @@ def print_generated(start: Start, folder: Path) -> None:
     print()
     print(f"{'history':>7} {'objective':<12} {'rules':<9} {'samples read / minute':>21}")
     for history in REAL_HISTORIES:
-        with replaying(start, folder / f"generated {history}") as replay:
-            traffic = play(COSTLY, history, servers=SERVERS[0])
-            replay.add(traffic.samples)
-            replay.add_native(traffic.samples)
-            each = [one for name in COMPARED for one in peers.real_tools(COSTLY.name, name)]
-            record(replay, each, history, range(history, history + 1, EVERY))
-            for one in each:
-                read = cost(replay, one, history)["read"]
-                length = format_duration(Decimal(history))
-                print(f"{length:>7} {one.objective:<12} {one.name:<9} {read:>21,.0f}")
+        for (objective, name), read in reads(start, folder, history).items():
+            length = format_duration(Decimal(history))
+            print(f"{length:>7} {objective:<12} {name:<9} {read:>21,.0f}")
+
+
+def reads(start: Start, folder: Path, history: int) -> Mapping[tuple[str, str], float]:
+    """Return the samples that rules of the real tools read per minute, by objective and tool."""
+    with replaying(start, folder / f"generated {history}") as replay:
+        traffic = play(COSTLY, history, servers=SERVERS[0])
+        replay.add(traffic.samples)
+        replay.add_native(traffic.samples)
+        each = [one for name in COMPARED for one in peers.real_tools(COSTLY.name, name)]
+        record(replay, each, history, range(history, history + 1, EVERY))
+        return {(one.objective, one.name): cost(replay, one, history)["read"] for one in each}
+
+
+def figures(long: bool) -> Iterator[Figure]:
+    """Compare sizes, times to page, and samples read with the tools' own rules."""
+    yield from peers.figures(long)
+    if not shutil.which("go"):
+        return
+    server = toolchain.program("prometheus", programs.progress)
+    with TemporaryDirectory() as name:
+        for history in REAL_HISTORIES:
+            found = reads(partial(prometheus.start, server), Path(name), history)
+            for (objective, tool), read in found.items():
+                if tool != "tokenslo":
+                    yield PeerComparison(
+                        f"samples read per minute ({objective}), history of "
+                        f"{format_duration(Decimal(history))}",
+                        peers.title(tool),
+                        "",
+                        [found[objective, "tokenslo"]],
+                        [read],
+                        target=1.0,
+                        exact=True,
+                    )
 
 
 def main(*tables: str) -> None:

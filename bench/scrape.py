@@ -18,9 +18,11 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.metadata import version
 from pathlib import Path
 
 from prometheus_client.openmetrics.exposition import generate_latest
@@ -28,6 +30,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from bench.child_server import child_port
+from bench.figures import Figure, PeerComparison, limits, median_interval, repeat
 
 CAPTURES = Path(__file__).parents[1] / "tests/captures"
 SERVERS = {
@@ -39,6 +42,9 @@ MODELS = (10, 50, 200, 256)
 GROWING = ("_bucket", "_sum", "_count", "_total", "_success", "_failure", "_us")
 """Suffixes of counters' names."""
 SECONDS = 45
+COMPARED_MODELS, COMPARED_SECONDS = 200, 12.0
+CORE_TARGET = 0.1
+"""Largest share of a core for the compared models."""
 PERIODS = (0.6, 1.4)
 """Shortest and longest time between two scrapes, in seconds: some coincide with the sidecar's."""
 AS_PROMETHEUS = {
@@ -80,14 +86,32 @@ def triton_api(models: int) -> dict[str, object]:
     }
 
 
+@dataclass(frozen=True, slots=True)
+class ScrapeCost:
+    """Scrapes of one sidecar, in seconds: durations, CPU time, and the peer's for one rendering."""
+
+    lines: int
+    scrapes: list[float]
+    health: list[float]
+    elapsed: float
+    cpu: float
+    peer: float
+
+    @property
+    def cpu_per_scrape(self) -> float:
+        """CPU time of the sidecar per scrape, its own scrapes of the server included."""
+        return self.cpu / len(self.scrapes)
+
+
 @contextmanager
 def served(bodies: list[bytes], documents: dict[str, object]) -> Iterator[str]:
     """Serve consecutive expositions, then the last one, in a child process."""
-    with child_port(partial(_serve, bodies, documents)) as port:
+    with child_port(partial(serve_consecutive, bodies, documents)) as port:
         yield f"http://127.0.0.1:{port}"
 
 
-def _serve(bodies: list[bytes], documents: dict[str, object], port: int) -> None:
+def serve_consecutive(bodies: list[bytes], documents: dict[str, object], port: int) -> None:
+    """Serve until the process ends; write the chosen port to the descriptor ``port``."""
     remaining = iter(bodies)
     api = {name: json.dumps(document).encode() for name, document in documents.items()}
 
@@ -173,8 +197,8 @@ def peer_seconds(body: bytes) -> float:
     return time.process_time() - start
 
 
-def measure(server: str, models: int, seconds: float) -> str:
-    """Scrape about once a second and request /healthz every 20 ms; return a row of the table."""
+def measure(server: str, models: int, seconds: float) -> ScrapeCost:
+    """Scrape about once a second and request /healthz every 20 ms."""
     with ExitStack() as stack:
         documents = triton_api(models) if server == "triton" else {}
         bodies = expositions(server, models, round(seconds) + 5)
@@ -205,12 +229,46 @@ def measure(server: str, models: int, seconds: float) -> str:
             stop.set()
             poller.join()
     text = gzip.decompress(body)
-    peer = peer_seconds(text)
+    return ScrapeCost(text.count(b"\n"), scrapes, health, elapsed, cpu, peer_seconds(text))
+
+
+def row(server: str, models: int, cost: ScrapeCost) -> str:
+    """Return a row of the table."""
     return (
-        f"{server:>6}  {models:>6,}  {text.count(chr(10).encode()):>9,}  "
-        f"{1000 * scrapes[0]:>8.1f}  {_ms(scrapes, 0.5)}  {_ms(scrapes, 0.99)}  "
-        f"{_ms(health, 0.5)}  {_ms(health, 0.99)}  "
-        f"{1000 * cpu / elapsed:>8.0f}  {1000 * peer:>8.0f}  {peer * len(scrapes) / cpu:>6.1f}"
+        f"{server:>6}  {models:>6,}  {cost.lines:>9,}  "
+        f"{1000 * cost.scrapes[0]:>8.1f}  {_ms(cost.scrapes, 0.5)}  {_ms(cost.scrapes, 0.99)}  "
+        f"{_ms(cost.health, 0.5)}  {_ms(cost.health, 0.99)}  "
+        f"{1000 * cost.cpu / cost.elapsed:>8.0f}  {1000 * cost.peer:>8.0f}  "
+        f"{cost.peer / cost.cpu_per_scrape:>6.1f}"
+    )
+
+
+def figures(long: bool) -> Iterator[Figure]:
+    """Compare the CPU time of scrapes with prometheus_client's for rendering alone."""
+    models = COMPARED_MODELS
+    rounds = repeat(
+        lambda: measure("triton", models, COMPARED_SECONDS),
+        lambda done: [
+            median_interval(each.cpu_per_scrape / each.peer for each in done),
+            median_interval(each.cpu / each.elapsed for each in done),
+        ],
+        limits(long, most=6, seconds=100),
+    )
+    subject = f"{models} Triton models, {rounds[-1].lines:,} lines, read and scraped every second"
+    yield PeerComparison(
+        f"CPU per scrape: {subject}, parsed, rendered and compressed",
+        f"prometheus_client {version('prometheus_client')}, which only renders",
+        "ms",
+        [1e3 * each.cpu_per_scrape for each in rounds],
+        [1e3 * each.peer for each in rounds],
+    )
+    yield PeerComparison(
+        f"CPU: {subject}",
+        "a core",
+        "cores",
+        [each.cpu / each.elapsed for each in rounds],
+        [1.0] * len(rounds),
+        CORE_TARGET,
     )
 
 
@@ -249,7 +307,7 @@ def main() -> None:
     for server in options.server:
         for models in options.models:
             for _ in range(options.runs):
-                print(measure(server, models, options.seconds), flush=True)
+                print(row(server, models, measure(server, models, options.seconds)), flush=True)
 
 
 if __name__ == "__main__":

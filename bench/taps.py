@@ -1,4 +1,4 @@
-"""Measure CPU, latency and memory of the taps, next to nginx and to a direct connection.
+"""Measure CPU, latency and memory of the taps, next to gateways and to a direct connection.
 
 Run ``python -m bench.taps`` from the checkout; README.md explains the tables.
 """
@@ -7,39 +7,41 @@ from __future__ import annotations
 
 import re
 import statistics
-import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from bench.exposition import exposition
-from bench.streams.processes import Cpu, Worker, child, memory, proxying, sidecar
-from lab import gateway
-from lab.gateway import NginxSettings
-from lab.process import HOST, ServerError, ServerProcess, free_ports, get
+from bench.figures import (
+    Figure,
+    MissingPeer,
+    PeerComparison,
+    RepeatLimits,
+    limits,
+    median_interval,
+    repeat,
+)
+from bench.streams.load import SECONDS, Costs, StreamCase, StreamLoad, TapCost, ratio
+from bench.streams.peers import STARTS, StreamPeer, start
+from bench.streams.processes import child, memory, proxying
+from lab.process import HOST, ServerProcess, free_ports, get
 
 ROUNDS = 4
-WARM_UP, SECONDS = 0.5, 1.5
-MODEL = "llama"
 LINES = 25_500
 """Lines of Triton's metrics, for 13,000 series of the sidecar."""
 SCRAPED = (200, 10_000)
 SCRAPED_SECONDS = 3.0
-LIVE = (0, 1_000, 5_000)
-
-
-@dataclass(frozen=True)
-class StreamCase:
-    """A number of streams of one form; ``rate`` is their total tokens per second."""
-
-    form: str
-    streams: int
-    rate: int
-
+LIVE = {0: 50, 1_000: 64, 5_000: 90}
+"""Numbers of live streams, and the target for memory in MiB."""
+DCGM_LIMIT = 512
+"""Memory limit in MiB in the values of dcgm-exporter's Helm chart."""
+GATEWAYS = ("nginx", "haproxy", "envoy")
+CPU_TARGETS = {"proxy": 1.2, "capture": 0.35}
+"""Largest ratios to nginx."""
+CAPTURE_TARGET_ONE_STREAM = 0.5
 
 CASES = (
     StreamCase("triton", 1, 200),
@@ -49,92 +51,26 @@ CASES = (
 )
 
 
-@dataclass(frozen=True)
-class Peer:
-    """The process between clients and server, if any; clients connect to ``port``."""
-
-    name: str
-    port: int
-    pid: int | None
-
-    def cpu(self) -> Cpu:
-        """Return its CPU time so far."""
-        return Cpu.of(self.pid) if self.pid else Cpu(0.0, 0.0)
-
-
-@dataclass(frozen=True)
-class TapCost:
-    """One run: CPU seconds per token by either clock, and the age of tokens on arrival."""
-
-    run: float
-    clock: float
-    p50: float
-    p99: float
-
-
-class Bench:
-    """Run the server and its clients, and measure the peer between them."""
-
-    def __init__(self, stack: ExitStack) -> None:
-        self.ports = free_ports(2)
-        listen = ",".join(map(str, self.ports))
-        self._server = Worker(stack, "bench.streams.server", listen)
-        self._clients = Worker(stack, "bench.streams.clients")
-        self._server.line()
-
-    def measure(self, case: StreamCase, peer: Peer, seconds: float = SECONDS) -> TapCost:
-        """Measure one peer on one case."""
-        with self.streaming(case, peer.port, WARM_UP, seconds):
-            before, used = self.sent(), peer.cpu()
-            after, used_then = self.sent(), peer.cpu()
-        used, tokens = used_then - used, after - before
-        return TapCost(used.run / tokens, used.clock / tokens, self._ages["p50"], self._ages["p99"])
-
-    @contextmanager
-    def streaming(
-        self, case: StreamCase, port: int, warm_up: float, seconds: float
-    ) -> Iterator[None]:
-        """Start streams; ``sent`` returns first after the warm-up, then at the end."""
-        command = {"form": case.form, "model": MODEL, "streams": case.streams, "warm_up": warm_up}
-        self._server.send(**command, rate=case.rate, seconds=seconds)
-        self._clients.send(**command, port=port)
-        yield
-        self._ages: Mapping[str, float] = self._clients.result()
-
-    def sent(self) -> int:
-        """Wait for the server's next report; return the number of tokens sent so far."""
-        return int(self._server.line().split()[1])
-
-
 def main() -> None:
     """Print the three tables."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        bench = Bench(stack)
-        _costs(bench, folder)
-        _scraped(bench, folder)
-        _sizes(bench, folder)
+        load = StreamLoad(stack)
+        _print_costs(load, folder)
+        _print_scraped(load, folder)
+        _print_sizes(load, folder)
 
 
-def _costs(bench: Bench, folder: Path) -> None:
-    plain, captured = bench.ports
+# CPU time and latency
+
+
+def _print_costs(load: StreamLoad, folder: Path) -> None:
     with ExitStack() as stack:
-        url, progress = f"http://{HOST}:{plain}", lambda text: print(text, file=sys.stderr)
-        other = stack.enter_context(gateway.start(NginxSettings(), folder, url, progress))
-        tap, port = proxying(folder, plain)
-        stack.enter_context(tap)
-        peers = [
-            Peer("direct", plain, None),
-            Peer("nginx", other.ports[0], child(other)),
-            Peer("proxy", port, child(tap)),
-        ]
-        try:
-            capture = stack.enter_context(sidecar(folder, "--tap", f"capture=lo:{captured}"))
-            peers.append(Peer("capture", captured, child(capture)))
-        except ServerError as error:
-            print(f"The capture tap is omitted: {error}\n")
+        found, missing = start(stack, folder, load.ports, STARTS)
+        for name, reason in missing.items():
+            print(f"{name} is omitted: {reason}\n")
         print(
-            "CPU in microseconds per token of the proxy or the capture, and the tokens' age in "
+            "CPU in microseconds per token of the process in between, and the tokens' age in "
             f"milliseconds\nat the client: medians of {ROUNDS} rounds of {SECONDS:g} s, and the "
             "least and most.\n"
         )
@@ -143,72 +79,146 @@ def _costs(bench: Bench, folder: Path) -> None:
             f"{'most':>6} {'ticks':>6} {'/nginx':>6}   {'p50':>6} {'added':>6}   "
             f"{'p99':>6} {'least':>6} {'most':>6} {'/nginx':>6}"
         )
+        peers = [StreamPeer("direct", load.ports[0], None), *found]
+        fixed = RepeatLimits(least=ROUNDS, most=ROUNDS)
         for case in CASES:
-            samples: dict[str, list[TapCost]] = {peer.name: [] for peer in peers}
-            for _ in range(ROUNDS):
-                for peer in peers:
-                    samples[peer.name].append(bench.measure(case, peer))
-            for name in samples:
-                print(_row(case, name, samples))
+            rounds = load.rounds(case, peers, fixed)
+            for peer in peers:
+                print(_row(case, peer.name, rounds))
         print()
 
 
-def _row(case: StreamCase, name: str, samples: Mapping[str, list[TapCost]]) -> str:
+def _row(case: StreamCase, name: str, rounds: Sequence[Costs]) -> str:
     def of(field: str, peer: str = name) -> list[float]:
-        return [getattr(sample, field) for sample in samples[peer]]
+        return [getattr(costs[peer], field) for costs in rounds]
 
-    def ratio(field: str) -> str:
-        """Return the median of the rounds' ratios; other load affects both alike."""
-        rounds = zip(of(field), of(field, "nginx"), strict=True)
-        return f"{statistics.median(ours / theirs for ours, theirs in rounds):>6.2f}"
+    def to_nginx(field: str) -> str:
+        found = f"{ratio(rounds, name, field).median:.2f}" if "nginx" in rounds[0] else "-"
+        return f"{found:>6}"
 
     row = f"{case.form:<7} {case.streams:>7,} {case.rate:>8,}  {name:<8} "
     if name == "direct":
         row += " " * 34
     else:
         clock = statistics.median(of("clock"))
-        row += "".join(f"{each * 1e6:>6.1f} " for each in (*_spread(of("run")), clock))
-        row += ratio("run")
+        row += "".join(f"{each * 1e6:>6.1f} " for each in (*_range(of("run")), clock))
+        row += to_nginx("run")
     p50 = statistics.median(of("p50"))
     added = p50 - statistics.median(of("p50", "direct"))
     row += f"   {p50 * 1e3:>6.3f} {added * 1e3:>6.3f}   "
-    return row + "".join(f"{each * 1e3:>6.2f} " for each in _spread(of("p99"))) + ratio("p99")
+    return row + "".join(f"{each * 1e3:>6.2f} " for each in _range(of("p99"))) + to_nginx("p99")
 
 
-def _spread(values: list[float]) -> tuple[float, float, float]:
+def _range(values: list[float]) -> tuple[float, float, float]:
     """Return the median, the least and the most."""
     return statistics.median(values), min(values), max(values)
 
 
-def _scraped(bench: Bench, folder: Path) -> None:
+def proxy_figures(long: bool) -> Iterator[Figure]:
+    """Compare CPU time and latency of the proxy tap with each gateway."""
+    yield from _cost_figures("proxy", GATEWAYS, limits(long, seconds=150))
+
+
+def capture_figures(long: bool) -> Iterator[Figure]:
+    """Compare CPU time and latency of the capture tap with nginx."""
+    yield from _cost_figures("capture", GATEWAYS[:1], limits(long, seconds=90))
+
+
+def _cost_figures(tap: str, gateways: Sequence[str], most: RepeatLimits) -> Iterator[Figure]:
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        load = StreamLoad(stack)
+        peers, missing = start(stack, folder, load.ports, (*gateways, tap))
+        if tap in missing:
+            yield MissingPeer(f"{tap} tap", ", ".join(gateways), missing[tap])
+            return
+        for name, reason in missing.items():
+            yield MissingPeer(f"{tap} tap", name, reason)
+        for case in CASES:
+            rounds = load.rounds(case, peers, most)
+            for peer in peers[:-1]:
+                yield from _cost_comparisons(tap, peer, case, rounds)
+
+
+def _cost_comparisons(
+    tap: str, peer: StreamPeer, case: StreamCase, rounds: Sequence[Costs]
+) -> Iterator[PeerComparison]:
+    cpu = CPU_TARGETS[tap]
+    if tap == "capture" and case.streams == 1:
+        cpu = CAPTURE_TARGET_ONE_STREAM
+    title = f"{peer.name} {peer.version}".strip()
+    for name, unit, field, factor, target in (
+        ("CPU per token", "µs", "run", 1e6, cpu),
+        ("p99 of tokens' age", "ms", "p99", 1e3, 1.0),
+    ):
+        ours, theirs = (
+            [factor * getattr(costs[each], field) for costs in rounds] for each in (tap, peer.name)
+        )
+        allowed = target if peer.name == "nginx" else None
+        yield PeerComparison(f"{name}: {case}", title, unit, ours, theirs, allowed)
+
+
+# Scrapes
+
+
+def _print_scraped(load: StreamLoad, folder: Path) -> None:
+    rounds, series, scrapes = _scraped(load, folder, RepeatLimits(ROUNDS + 2, ROUNDS + 2))
     streams, rate = SCRAPED
-    case = StreamCase("triton", streams, rate)
-    with _triton() as url:
-        tap, port = proxying(folder, bench.ports[0], "--triton-metrics", url)
-        with tap:
-            peer = Peer("proxy", port, child(tap))
-            samples: dict[str, list[TapCost]] = {"not scraped": [], "scraped": []}
-            statuses: list[int] = []
-            for _ in range(ROUNDS + 2):
-                for name, taken in samples.items():
-                    with _scraping(tap, statuses) if name == "scraped" else ExitStack():
-                        taken.append(bench.measure(case, peer, SCRAPED_SECONDS))
-            series = len(re.findall(rb"^[a-z]", get(tap.ports[0], "/metrics")[1].encode(), re.M))
     print(
         f"Tokens' age in milliseconds at {streams} streams with {rate:,} tokens per second, with "
         f"and without\na scrape of {series:,} series every second: medians of "
-        f"{ROUNDS + 2} rounds of {SCRAPED_SECONDS:g} s; {statuses.count(200)} scrapes.\n"
+        f"{len(rounds)} rounds of {SCRAPED_SECONDS:g} s; {scrapes} scrapes.\n"
     )
     print(f"{'':<12} {'p50':>6} {'p99':>6} {'least':>6} {'most':>6}  {'ratio':>6}")
-    least = statistics.median(sample.p99 for sample in samples["not scraped"]) * 1e3
-    for name, taken in samples.items():
-        p99s = [sample.p99 * 1e3 for sample in taken]
-        p50, p99 = statistics.median(sample.p50 for sample in taken) * 1e3, statistics.median(p99s)
-        print(
-            f"{name:<12} {p50:>6.2f} {p99:>6.2f} {min(p99s):>6.2f} {max(p99s):>6.2f}  "
-            f"{p99 / least:>6.2f}"
-        )
+    least = statistics.median(costs["not scraped"].p99 for costs in rounds)
+    for name in rounds[0]:
+        p50 = statistics.median(costs[name].p50 for costs in rounds)
+        p99, low, high = _range([costs[name].p99 for costs in rounds])
+        cells = " ".join(f"{1e3 * each:>6.2f}" for each in (p50, p99, low, high))
+        print(f"{name:<12} {cells}  {p99 / least:>6.2f}")
     print()
+
+
+def _scraped(load: StreamLoad, folder: Path, most: RepeatLimits) -> tuple[list[Costs], int, int]:
+    """Measure rounds without and with scrapes; also return the numbers of series and of scrapes."""
+    streams, rate = SCRAPED
+    case = StreamCase("triton", streams, rate)
+    statuses: list[int] = []
+    with _triton() as url:
+        tap, port = proxying(folder, load.ports[0], "--triton-metrics", url)
+        with tap:
+            peer = StreamPeer("proxy", port, child(tap))
+
+            def measure() -> Mapping[str, TapCost]:
+                quiet = load.measure(case, peer, SCRAPED_SECONDS)
+                with _scraping(tap, statuses):
+                    return {
+                        "not scraped": quiet,
+                        "scraped": load.measure(case, peer, SCRAPED_SECONDS),
+                    }
+
+            rounds = repeat(
+                measure, lambda done: [ratio(done, "scraped", "p99", "not scraped")], most
+            )
+            series = len(re.findall(rb"^[a-z]", get(tap.ports[0], "/metrics")[1].encode(), re.M))
+    return rounds, series, statuses.count(200)
+
+
+def scraped_figures(long: bool) -> Iterator[Figure]:
+    """Compare the age of tokens with and without scrapes."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        rounds, series, _ = _scraped(StreamLoad(stack), folder, limits(long, seconds=90))
+    streams, rate = SCRAPED
+    yield PeerComparison(
+        f"p99 of tokens' age, {streams} streams, {rate:,} tokens/s, {series:,} series scraped "
+        "every second",
+        "the same proxy tap, not scraped",
+        "ms",
+        [1e3 * costs["scraped"].p99 for costs in rounds],
+        [1e3 * costs["not scraped"].p99 for costs in rounds],
+        target=1.1,
+    )
 
 
 @contextmanager
@@ -251,21 +261,54 @@ def _scraping(tap: ServerProcess, statuses: list[int]) -> Iterator[None]:
         thread.join()
 
 
-def _sizes(bench: Bench, folder: Path) -> None:
+# Memory
+
+
+def _print_sizes(load: StreamLoad, folder: Path) -> None:
     print("Memory in MiB of the sidecar and of the process of its taps.\n")
     print(f"{'live streams':>12}  {'process':<8} {'Rss':>6} {'Pss':>6}")
-    tap, port = proxying(folder, bench.ports[0], "--otlp-traces", f"{HOST}:{free_ports(1)[0]}")
+    for streams, sizes in _sizes(load, folder):
+        for name, size in (sizes | {"both": _total(sizes)}).items():
+            print(f"{streams:>12,}  {name:<8} {size['Rss']:>6.1f} {size['Pss']:>6.1f}")
+
+
+def _sizes(load: StreamLoad, folder: Path) -> Iterator[tuple[int, dict[str, dict[str, float]]]]:
+    """Start a sidecar, and yield the memory of its processes by number of live streams."""
+    tap, port = proxying(folder, load.ports[0], "--otlp-traces", f"{HOST}:{free_ports(1)[0]}")
     with tap:
         pids = {"sidecar": tap.pid, "taps": child(tap)}
         for streams in LIVE:
             case = StreamCase("triton", max(1, streams), max(1, streams))
-            with bench.streaming(case, port, 3.0, 1.0):
-                bench.sent()
+            with load.streaming(case, port, 3.0, 1.0):
+                load.sent()
                 sizes = {name: memory(pid) for name, pid in pids.items()}
-                bench.sent()
-            both = {kind: sum(size[kind] for size in sizes.values()) for kind in ("Rss", "Pss")}
-            for name, size in (sizes | {"both": both}).items():
-                print(f"{streams:>12,}  {name:<8} {size['Rss']:>6.1f} {size['Pss']:>6.1f}")
+                load.sent()
+            yield streams, sizes
+
+
+def _total(sizes: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    return {kind: sum(size[kind] for size in sizes.values()) for kind in ("Rss", "Pss")}
+
+
+def memory_figures(long: bool) -> Iterator[Figure]:
+    """Compare the memory of the sidecar and its taps with the limit of dcgm-exporter's chart."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        load = StreamLoad(stack)
+        rounds = repeat(
+            lambda: {streams: _total(sizes)["Pss"] for streams, sizes in _sizes(load, folder)},
+            lambda done: [median_interval(each[streams] for each in done) for streams in LIVE],
+            limits(long, most=5),
+        )
+    for streams, target in LIVE.items():
+        yield PeerComparison(
+            f"proportional memory of the sidecar and its proxy tap, {streams:,} live streams",
+            "limit in dcgm-exporter's chart (documented, not run)",
+            "MiB",
+            [each[streams] for each in rounds],
+            [DCGM_LIMIT] * len(rounds),
+            target / DCGM_LIMIT,
+        )
 
 
 if __name__ == "__main__":

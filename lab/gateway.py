@@ -56,6 +56,7 @@ _HAPROXY = """\
 global
     log stderr format raw daemon err
     maxconn 4096
+    nbthread 1
 defaults
     mode http
     timeout connect 5s

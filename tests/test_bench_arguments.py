@@ -6,7 +6,19 @@ from collections.abc import Callable
 
 import pytest
 
-from bench import evaluation, fleet, gateway, generate, growth, installation, paging, peers, rules
+from bench import (
+    command_growth,
+    evaluation,
+    fleet,
+    gateway,
+    generate,
+    growth,
+    installation,
+    paging,
+    peers,
+    rules,
+    startup,
+)
 
 
 @pytest.mark.parametrize(
@@ -22,6 +34,12 @@ from bench import evaluation, fleet, gateway, generate, growth, installation, pa
         (paging.main, "many", "SEEDS is 'many', not an integer of at least 1"),
         (installation.main, "0", "ROUNDS is '0', not an integer of at least 1"),
         (generate.main, "0", "COUNT is '0', not an integer of at least 1"),
+        (startup.main, "0", "ROUNDS is '0', not an integer of at least 1"),
+        (
+            command_growth.main,
+            "top",
+            "unknown command top; choose from generate, explain, lint, backtest",
+        ),
         (growth.main, "many", "unknown table many; choose from models, streams, tokens, series"),
     ],
 )

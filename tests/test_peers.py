@@ -1,13 +1,19 @@
-"""The rules of Sloth and Pyrra in the bench, with and without Go."""
+"""Peers of the benches: rules of Sloth and Pyrra, and what is measured without a peer."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from decimal import Decimal
+from pathlib import Path
 
 import pytest
 import yaml
 
-from bench import evaluation, paging, peers, rules
+from bench import evaluation, exposition, generate, paging, peers, rules
+from bench.figures import Figure, MissingPeer
+from bench.streams import peers as stream_peers
+from lab.process import ServerError
 from tests.rule_values.paging import BurnRateCondition
 
 SLOTH = {
@@ -75,3 +81,44 @@ def test_without_go_our_rules_alone_are_evaluated(monkeypatch: pytest.MonkeyPatc
         "m1/e2e",
     ]
     assert [*paging.rules((Decimal("0.9"),))] == ["tokenslo"]
+
+
+@pytest.mark.parametrize(
+    ("figures", "peer", "reason"),
+    [
+        (exposition.figures, "prometheus/common/expfmt (Go)", "go is not on PATH"),
+        (generate.figures, "sloth generate", "go is not on PATH"),
+        (rules.figures, "Sloth", "Go is not installed"),
+        (evaluation.figures, "Sloth", "Go is not installed"),
+    ],
+)
+def test_without_go_its_peers_are_missing_with_the_reason(
+    figures: Callable[[bool], Iterator[Figure]],
+    peer: str,
+    reason: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setenv("TOKENSLO_CACHE", str(tmp_path))
+    first = next(figures(False))
+    assert isinstance(first, MissingPeer)
+    assert first.peer == peer
+    assert reason in first.reason
+
+
+def test_a_gateway_that_does_not_start_is_missing_and_the_others_are_measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    server, found = ExitStack(), stream_peers.StreamPeer("nginx", 1, None)
+
+    def start(*_: object) -> tuple[ExitStack, stream_peers.StreamPeer]:
+        return server, found
+
+    def fail(*_: object) -> stream_peers.Started:
+        raise ServerError("envoy was not ready")
+
+    monkeypatch.setattr(stream_peers, "STARTS", {"envoy": fail, "nginx": start})
+    with ExitStack() as stack:
+        started, missing = stream_peers.start(stack, tmp_path, (1, 2), ["envoy", "nginx"])
+    assert (started, missing) == ([found], {"envoy": "envoy was not ready"})
