@@ -88,14 +88,19 @@ def _of_tap(
     thresholds: Mapping[str, Iterable[float]] | None = None,
     objectives: Iterable[GoodputObjective] = (),
     tenants: Sequence[str] = (),
+    reasons: Sequence[str] = (),
 ) -> Snapshot:
-    """Return the snapshot of a tap with one model and a stream in flight."""
+    """Return the snapshot of a tap with one model, a stream in flight and failed ones."""
     recorder = StreamRecorder(
         thresholds or {}, objectives, {TAPPED: tenants} if tenants else {}, expected=[TAPPED]
     )
     stream = Stream("chat", TAPPED, streaming=True)
     recorder.started(stream, 0.0)
     recorder.chunk(stream, 0.1, 1)
+    for reason in reasons:
+        failed = Stream("chat", TAPPED, streaming=True)
+        recorder.started(failed, 0.0)
+        recorder.ended(failed, 0.1, "error", reason, None)
     measurements = tuple(one for part in recorder.measurements() for one in part)
     return Snapshot(TAPS, measurements)
 
@@ -155,9 +160,13 @@ def addition_rows() -> Rows:
     yield "a latency threshold", added(thresholds={"ttft": (0.77,)}), "as many as in the SLO files"
     yield "a goodput objective of two clauses", added(objectives=[goodput]), "as above"
     yield "an objective on time slices", "2", "as above"
-    tenant = added(tenants=["t"])
-    yield "a tenant", tenant, f"{MAX_TENANTS} tenants in addition to those in SLO files"
-    yield "a reason of failures", "1", f"{MAX_REASONS} reasons of each model"
+    for name, label, most in (
+        ("tenant", "tenants", f"{MAX_TENANTS} tenants in addition to those in SLO files"),
+        ("reason of failures", "reasons", f"{MAX_REASONS} reasons of each model"),
+    ):
+        first, second = (int(added(**{label: values})) for values in (["a"], ["a", "b"]))
+        yield f"the first {name}", str(first), "once"
+        yield f"a further {name}", str(second - first), most
 
 
 def limit_rows() -> Rows:
