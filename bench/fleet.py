@@ -11,9 +11,10 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cache, partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -266,18 +267,44 @@ def _get(server: ServerProcess, path: str) -> str:
         return response.read().decode()  # type: ignore[no-any-return]
 
 
-def row(tool: str, cost: FleetCost) -> str:
-    """Return a row of the table."""
+COLUMNS = (
+    "rules of",
+    "rules",
+    "scraped series",
+    "recorded series",
+    "memory, MiB",
+    "KiB per series",
+    "CPU, s/min",
+    "evaluation, s/min",
+    "longest group, s",
+    "missed",
+)
+
+
+def row(tool: str, cost: FleetCost) -> Sequence[str]:
+    """Return the cells of a row."""
     series = cost.scraped + cost.recorded
     return (
-        f"{tool:<9} {cost.rules:>6,} {cost.scraped:>9,} {cost.recorded:>9,} "
-        f"{cost.resident / MiB:>8,.0f} {cost.resident / series / 1024:>10.1f} {cost.cpu:>8.2f} "
-        f"{cost.evaluation:>10.2f} {cost.longest_group:>8.3f} {cost.missed:>6.0f}"
+        tool,
+        f"{cost.rules:,}",
+        f"{cost.scraped:,}",
+        f"{cost.recorded:,}",
+        f"{cost.resident / MiB:,.0f}",
+        f"{cost.resident / series / 1024:.1f}",
+        f"{cost.cpu:.2f}",
+        f"{cost.evaluation:.2f}",
+        f"{cost.longest_group:.3f}",
+        f"{cost.missed:.0f}",
     )
 
 
+def line(cells: Iterable[str]) -> str:
+    """Return a line of a Markdown table."""
+    return f"| {' | '.join(cells)} |"
+
+
 def main() -> None:
-    """Print the table."""
+    """Print a Markdown table."""
     parser = argparse.ArgumentParser(prog="python -m bench.fleet", description=__doc__)
     parser.add_argument("--sidecars", default=str(SIDECARS))
     parser.add_argument("--services", default=str(SERVICES), help="two objectives each")
@@ -295,13 +322,14 @@ def main() -> None:
     files = {NO_RULES: "", **evaluation.generated(objectives, options.rules)}
     if not shutil.which("go"):
         print("Go is not installed: Sloth and Pyrra are omitted.", end="\n\n")
+    version = toolchain.run("prometheus", [toolchain.program("prometheus", print), "--version"])
     print(
-        f"{sidecars:,} sidecars, {count} services of {len(COMPARED)} objectives, {minutes} minutes"
+        f"{datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} cores, Prometheus {version.split()[2]}: "
+        f"{sidecars:,} sidecars scraped every {SCRAPE_SECONDS} s, {count} services of "
+        f"{len(COMPARED)} objectives, {minutes} minutes from the moment when all were scraped.\n"
     )
-    print(
-        f"\n{'tool':<9} {'rules':>6} {'scraped':>9} {'recorded':>9} {'RSS MiB':>8} "
-        f"{'KiB/series':>10} {'CPU':>8} {'evaluation':>10} {'longest':>8} {'missed':>6}"
-    )
+    print(line(COLUMNS))
+    print(line("---" for _ in COLUMNS))
     for tool in (one for one in options.rules if one in files):
         with ExitStack() as stack:
             folder = Path(stack.enter_context(TemporaryDirectory()))
@@ -311,7 +339,7 @@ def main() -> None:
             port = stack.enter_context(served(services))
             config = configuration(port, services, sidecars, rules)
             server = stack.enter_context(prometheus(folder, config))
-            print(row(tool, measure(server, sidecars, minutes)), flush=True)
+            print(line(row(tool, measure(server, sidecars, minutes))), flush=True)
 
 
 if __name__ == "__main__":
