@@ -39,7 +39,6 @@ from exporter.store.decode_progress import DecodeProgress
 from exporter.store.latency_history import LatencyRecorder
 from exporter.store.store import Store
 from exporter.store.view import View
-from exporter.web.gateway import SIGNALS_READ
 from exporter.web.gateway_page import GatewayPage
 from exporter.web.otlp_genai import from_engines
 from exporter.web.readiness import Readiness, ReadinessInputs, readiness
@@ -100,7 +99,7 @@ async def watch(
     export = _otlp_export(config, version)
     supervisor = Supervisor()
     gateway_metrics = tuple(chain.from_iterable(config.gateway_metrics))
-    gateway_page = GatewayPage(lambda: store.states(SIGNALS_READ, monotonic()), gateway_metrics)
+    gateway_page = GatewayPage(lambda: store.states_by_model(monotonic()), gateway_metrics)
 
     def tasks() -> tuple[TaskState, ...]:
         return (
@@ -119,27 +118,30 @@ async def watch(
             view, config.unready_after, ReadinessInputs(config.expect_model, decoding, answers)
         )
 
-    def own(view: View) -> tuple[MetricFamily, ...]:
+    def own() -> Callable[[View], tuple[MetricFamily, ...]]:
+        """Return a function that returns the exporter's own families; threads may call it."""
         exported = (export.family(),) if export else ()
-        tapped = chain.from_iterable(source.families() for source in taps)
+        tapped = tuple(chain.from_iterable(source.families() for source in taps))
         restarts = own_family(
             "tokenslo_task_restarts", [({"task": one.task}, one.restarts) for one in tasks()]
         )
-        return (
+        probed = tuple(probe_families(probes))
+        return lambda view: (
             ready_family(current_readiness(view)),
-            *probe_families(probes),
+            *probed,
             *tapped,
             restarts,
             *exported,
         )
 
-    def metrics_families(view: View) -> tuple[MetricFamily, ...]:
-        processes = (tap_families(source.pid) for source in taps if source.pid is not None)
-        return (
-            *own(view),
-            *gateway_page.families(),
+    def metrics_families() -> Callable[[View], tuple[MetricFamily, ...]]:
+        own_families, gateway_families = own(), gateway_page.families()
+        pids = [source.pid for source in taps if source.pid is not None]
+        return lambda view: (
+            *own_families(view),
+            *gateway_families,
             *process_families(),
-            *chain.from_iterable(processes),
+            *chain.from_iterable(map(tap_families, pids)),
         )
 
     def status(view: View) -> Status:
@@ -159,7 +161,7 @@ async def watch(
         view = current_view()
         tapped = tuple(chain.from_iterable(source.genai for source in taps))
         series = (*tapped, *from_engines(view, profile)) if profile else ()
-        return Push(partial(families, view, version, own(view)), view.models, series)
+        return Push(partial(families, view, version, own()(view)), view.models, series)
 
     facts = Facts(
         version,
@@ -192,6 +194,7 @@ async def watch(
                 SloEvents(boundaries),
                 config.interval,
                 config.probe,
+                gateway_page.update,
             )
             supervisor.start(f"read {source.name}", work)
         interval_seconds = max(config.interval, CHECK_INTERVAL)
@@ -280,10 +283,13 @@ async def _track_progress(
         await RENDER_GATE.opened()
         now = monotonic()
         view = store.view(now)
+        await RENDER_GATE.opened()
         progress.update(view, now)
         await RENDER_GATE.opened()
         slices.update(view, time())
+        await RENDER_GATE.opened()
         _log_readiness(current_readiness(view), problem_log, now)
+        await RENDER_GATE.opened()
         latencies.update(view, now)
         await asyncio.sleep(interval_seconds)
 
@@ -314,12 +320,15 @@ async def _scrape(
     events: SloEvents,
     interval: float,
     probed: Collection[str],
+    updated: Callable[[], None],
 ) -> None:
     problem_log = ProblemLog()
     warm_up = WarmUp()
     while True:
         began = monotonic()
-        snapshot = await _scrape_once(source, store, problem_log, events, warm_up, began, probed)
+        snapshot = await _scrape_once(
+            source, store, problem_log, events, warm_up, began, probed, updated
+        )
         await RENDER_GATE.opened()
         try:
             objectives.update(snapshot, store.view, monotonic())
@@ -338,6 +347,7 @@ async def _scrape_once(
     warm_up: WarmUp,
     began: float,
     probed: Collection[str],
+    updated: Callable[[], None],
 ) -> Snapshot | None:
     """Scrape a source and store the result; return the snapshot, None after an error."""
     what = f"scraping {source.name}"
@@ -348,7 +358,7 @@ async def _scrape_once(
         await RENDER_GATE.opened()
         snapshot = events.added(without_probes(scraped, probed), began)
         await asyncio.to_thread(warm_up.warm, snapshot)
-        now = await _store(store, snapshot, monotonic() - began)
+        now = await _store(store, snapshot, monotonic() - began, updated)
     except SourceError as error:
         now = monotonic()
         store.fail(source.name, error, now, now - began)
@@ -371,11 +381,17 @@ async def _scrape_once(
     return snapshot
 
 
-async def _store(store: Store, snapshot: Snapshot, took: float) -> float:
-    """Store a snapshot in steps, so that the sidecar continues to serve; return its time."""
+async def _store(
+    store: Store, snapshot: Snapshot, took: float, updated: Callable[[], None]
+) -> float:
+    """Store a snapshot in steps, so that the sidecar continues to serve; return its time.
+
+    ``updated`` is called after every step.
+    """
     async with store.updates:
         now = monotonic()
         for _ in store.updating(snapshot, now, took):
+            updated()
             await RENDER_GATE.opened()
     return now
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import gc
 import sys
 
-YOUNG_THRESHOLD = 5_000
+YOUNG_THRESHOLD = 1_000
 """Allocations between collections of the youngest generation.
 
-A collection stops all threads: 1 ms for this number of objects, up to 80 ms for ten times as many.
+A collection stops all threads: 0.1 ms for this number of objects, up to 8 ms for 25 times as many.
 """
-MIDDLE_THRESHOLD = 5
+MIDDLE_THRESHOLD = 4
 """Collections of the youngest generation between collections of the middle one."""
-OLD_THRESHOLD = 4_000
+OLD_THRESHOLD = 25_000
 """Collections of the middle generation between full ones, which take 0.1 s for 200 models."""
 SWITCH_SECONDS = 0.0005
 """Time slice of a busy thread while the event loop waits for the interpreter.

@@ -7,7 +7,6 @@ twice as long.  A scrape of a source has no waiting client.
 from __future__ import annotations
 
 import asyncio
-import gc
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from threading import Event
@@ -39,9 +38,8 @@ class RenderGate:
 
     @contextmanager
     def rendering(self) -> Iterator[None]:
-        """Close the gate; also pause garbage collection, which stops all threads."""
+        """Close the gate."""
         self._running += 1
-        gc.disable()
         now = self._clock()
         if now >= self._open_until:
             self._closed_until = now + CLOSED_SECONDS
@@ -54,7 +52,6 @@ class RenderGate:
             if not self._running:
                 self._closed_until = 0.0
                 self._idle.set()
-                gc.enable()
 
     def closed_for(self) -> float:
         """Return the longest time in seconds until the gate opens, 0 if it is open."""

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from exporter.gateway_names import NAMES, parse
-from exporter.samples import Measurement, Snapshot, SourceError
-from exporter.store.store import Store
+from exporter.samples import Measurement, Model, Snapshot, SourceError
+from exporter.store.store import STEP_SIZE, Store
 from exporter.store.view import View
 from exporter.web.collector import expose
-from exporter.web.gateway import SIGNALS_READ, families
+from exporter.web.gateway import model_series
 from exporter.web.gateway_page import GatewayPage
 from slos.errors import BadValue
 from tests.views import measured, unavailable, view
@@ -22,7 +24,8 @@ NOTHING = view(sources=(), models=())
 def series(shown: View, *settings: str) -> list[str]:
     """Return the gateway's series of a scrape."""
     wanted = [one for setting in settings for one in parse(setting)]
-    text = expose(NOTHING, "1", more=families(shown, wanted)).body.decode()
+    page = GatewayPage(lambda: [(*one.values(),) for one in shown.by_model().values()], wanted)
+    text = expose(NOTHING, "1", more=page.families()).body.decode()
     return [line for line in text.splitlines() if not line.startswith(("#", "tokenslo_"))]
 
 
@@ -182,27 +185,32 @@ class TestPage:
     def setup_method(self) -> None:
         self.now = 0.0
         self.store = Store(stale_after=5.0)
-        self.page = GatewayPage(
-            lambda: self.store.states(SIGNALS_READ, self.now), parse("trtllm")[:3]
-        )
+        self.page = self.new_page()
 
-    def scrape(self, source: str = "engine", **gauges: float) -> None:
+    def new_page(self) -> GatewayPage:
+        return GatewayPage(lambda: self.store.states_by_model(self.now), parse("trtllm")[:3])
+
+    def snapshot(self, source: str, models: Iterable[str], **gauges: float) -> Snapshot:
         measurements = tuple(
-            Measurement(signal, "llama", "1", "trtllm_iteration", {(): value})
+            Measurement(signal, model, "1", "trtllm_iteration", {(): value})
+            for model in models
             for signal, value in gauges.items()
         )
-        self.store.update(Snapshot(source, measurements), self.now, 0.01)
+        return Snapshot(source, measurements)
+
+    def scrape(
+        self, source: str = "engine", models: Iterable[str] = ("llama",), **gauges: float
+    ) -> None:
+        self.store.update(self.snapshot(source, models, **gauges), self.now, 0.01)
 
     def lines(self) -> list[str]:
-        """Return the series, which must be those of ``/metrics`` at the same time."""
-        of_metrics = expose(
-            NOTHING, "1", more=families(self.store.view(self.now), parse("trtllm")[:3])
-        )
+        """Return the series, which must be those of a page without a cache, and of /metrics."""
+        of_metrics = expose(NOTHING, "1", more=self.page.families())
         lines = [
             [line for line in text.decode().splitlines() if not line.startswith(("#", "tokenslo_"))]
-            for text in (self.page.render(), of_metrics.body)
+            for text in (self.page.render(), self.new_page().render(), of_metrics.body)
         ]
-        assert lines[0] == lines[1]
+        assert lines[0] == lines[1] == lines[2]
         return lines[0]
 
     def test_a_new_value_is_served_from_its_scrape_on(self) -> None:
@@ -217,6 +225,8 @@ class TestPage:
         text = self.page.render()
         assert text.startswith(b"# HELP trtllm_num_requests_waiting ")
         self.now = 4.9
+        assert self.page.render() is text
+        self.scrape(sequences_waiting=3.0, kv_blocks_used=1.0)
         assert self.page.render() is text
 
     def test_gauges_are_withdrawn_when_their_source_is_silent(self) -> None:
@@ -236,6 +246,32 @@ class TestPage:
         assert len(self.lines()) == 2
         self.now = 6.0
         assert self.lines() == []
+
+    def test_only_models_with_other_gauges_are_computed_again(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        computed: list[str] = []
+
+        def counting(model: Model, *rest: Any) -> Any:
+            computed.append(model[0])
+            return model_series(model, *rest)
+
+        monkeypatch.setattr("exporter.web.gateway.model_series", counting)
+        self.scrape(models="abc", sequences_waiting=3.0)
+        assert len(self.page.families()[0].series) == 3
+        assert computed == ["a", "b", "c"]
+        self.scrape("tap", models="b", sequences_waiting=3.0, kv_utilization=0.5)
+        self.page.render()
+        assert computed == ["a", "b", "c", "b"]
+
+    def test_the_page_between_two_steps_of_an_update_is_current(self) -> None:
+        models = [f"m{number}" for number in range(2 * STEP_SIZE)]
+        self.scrape(models=models, sequences_waiting=3.0)
+        updated = set()
+        new = self.snapshot("engine", models, sequences_waiting=4.0)
+        for _ in self.store.updating(new, self.now, 0.01):
+            updated.add(sum(line.endswith(" 4.0") for line in self.lines()))
+        assert updated == {0, STEP_SIZE, 2 * STEP_SIZE}
 
     def test_a_gauge_that_its_source_withdraws_leaves_the_others(self) -> None:
         self.scrape(kv_utilization=0.5, sequences_waiting=3.0)

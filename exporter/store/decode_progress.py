@@ -107,11 +107,12 @@ class DecodeProgress:
         }
 
     def decoding(self, view: View, now: float) -> dict[Model, Decoding]:
-        """Return the progress of every tracked model in ``view``."""
+        """Return the progress of every tracked model in ``view``; threads may call it."""
+        engines = self._engines
         return {
-            model: self._decoding(self._engines[model], states, now)
+            model: self._decoding(engines[model], states, now)
             for info, states in _tracked_models(view)
-            if (model := (info.model, info.version)) in self._engines
+            if (model := (info.model, info.version)) in engines
         }
 
     def produced_since(self, time: float) -> bool:

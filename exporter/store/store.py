@@ -26,8 +26,9 @@ backwards.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import chain
 from math import inf
 
 from exporter.methods import METHODS
@@ -50,8 +51,8 @@ from slos.signals import SIGNALS
 
 TAPS = "taps"
 """The name of the source of the taps."""
-STEP_SIZE = 500
-"""Signals updated in one step, which takes a few milliseconds."""
+STEP_SIZE = 100
+"""Signals updated in one step, which takes about a millisecond."""
 
 
 class Store:
@@ -82,6 +83,7 @@ class Store:
         self.updates = asyncio.Lock()
         """Held while a snapshot is stored in steps."""
         self._records: dict[Model, dict[str, SignalRecord]] = {}  # signals in catalogue order
+        self._states: dict[Model, tuple[float, tuple[SignalState, ...]]] = {}
         self._models: dict[Model, float] = {}
         self._excluded: dict[str, Mapping[Model, str]] = {}
         self._joined: dict[str, Mapping[Model, Model]] = {}
@@ -103,14 +105,16 @@ class Store:
         source = self._sources.setdefault(snapshot.source, SourceHealth())
         before = self._snapshots.get(snapshot.source)
         previous_models = None if before is None else self._snapshot_models(before[1])
+        yield
         snapshot = self._join_versions(snapshot)
+        yield
         source.succeed(now, took)
         self._update_parts(snapshot, now, took)
         self._snapshots[snapshot.source] = (now, snapshot)
         excluded = self._admit(snapshot, now)
         yield
-
         items = items_by_model(snapshot, excluded)
+        yield
         done = 0
         for model in [*items, *(self._records.keys() - items)]:
             measurements, missing = items.get(model, ((), ()))
@@ -120,6 +124,7 @@ class Store:
             if done >= STEP_SIZE:
                 done = 0
                 yield
+        yield
         self._forget(now)
 
     def fail(self, source: str, error: SourceError, now: float, took: float) -> None:
@@ -131,11 +136,7 @@ class Store:
     def view(self, now: float) -> View:
         """Return the current state of all models, signals and sources."""
         return View(
-            signals=tuple(
-                self._cached_state(model, signal, record, now)
-                for model in sorted(self._records)
-                for signal, record in self._records[model].items()
-            ),
+            signals=tuple(chain.from_iterable(self.states_by_model(now))),
             sources=tuple(self._source_states(now)),
             models=tuple(self._model_infos(now)),
             engine_stats_age={
@@ -170,14 +171,11 @@ class Store:
             ),
         )
 
-    def states(self, signals: Collection[str], now: float) -> tuple[SignalState, ...]:
-        """Return the current states of some signals, by model."""
-        return tuple(
-            self._cached_state(model, signal, records[signal], now)
-            for model, records in sorted(self._records.items())
-            for signal in signals
-            if signal in records
-        )
+    def states_by_model(self, now: float) -> Iterator[tuple[SignalState, ...]]:
+        """Yield the current states of every model: the same tuple until one of them changes."""
+        for model in sorted(self._records):
+            expires, states = self._states.get(model, (-inf, ()))
+            yield states if now <= expires else self._compute_states(model, now)
 
     def models(self, now: float) -> tuple[ModelInfo, ...]:
         """Return every model that a source reports."""
@@ -257,8 +255,8 @@ class Store:
                 record.state = None
             elif not (reason and reason.unread):
                 record.withdraw(source, reason)
-            # Computed here, in steps, so that a view only collects the states.
-            self._cached_state(model, signal, record, now)
+        # Computed here, in steps, so that a view only collects the states.
+        self._compute_states(model, now)
 
     def _join_versions(self, snapshot: Snapshot) -> Snapshot:
         """Give models without a version their only version, in the snapshot and in the store.
@@ -272,6 +270,8 @@ class Store:
             self._models[versioned] = max(self._models.pop(bare), self._models.get(versioned, -inf))
             for source, (at, earlier) in self._snapshots.items():
                 self._snapshots[source] = at, with_versions(earlier, {bare: versioned})
+            self._states.pop(bare, None)
+            self._states.pop(versioned, None)
             records = self._records.get(versioned, {})
             for signal, other in self._records.pop(bare, {}).items():
                 records[signal] = record = merged_record(records.get(signal), other)
@@ -290,6 +290,7 @@ class Store:
         Their sum falls, which is no counter reset, and includes both parts.
         """
         for model in split.values():
+            self._states.pop(model, None)
             for record in self._records.get(model, {}).values():
                 record.methods = {
                     method: last
@@ -311,6 +312,9 @@ class Store:
         self._records = {
             model: records for model, records in self._records.items() if model not in models
         }
+        self._states = {
+            model: states for model, states in self._states.items() if model not in models
+        }
 
     def _forget(self, now: float) -> None:
         """Drop what no source has reported for long, unless a source is down and may return."""
@@ -322,10 +326,23 @@ class Store:
             expired = [one for one, record in records.items() if record.reported_at <= horizon]
             for signal in expired:
                 del records[signal]
+            if expired:
+                self._states.pop(model, None)
             if not records or model not in self._models:
                 del self._records[model]
+                self._states.pop(model, None)
 
     # Views
+
+    def _compute_states(self, model: Model, now: float) -> tuple[SignalState, ...]:
+        """Return a model's states, and cache them until the first one expires."""
+        records = self._records[model]
+        states = tuple(
+            self._cached_state(model, signal, record, now) for signal, record in records.items()
+        )
+        expires = min((record.state_expires for record in records.values()), default=inf)
+        self._states[model] = expires, states
+        return states
 
     def _cached_state(
         self, model: Model, signal: str, record: SignalRecord, now: float

@@ -7,42 +7,57 @@ as long as one metric is present.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from exporter.families import MetricFamily
 from exporter.gateway_names import ROLES, VALUE, GatewayMetric
-from exporter.samples import UNLABELLED, Distribution, Labels
-from exporter.store.view import SignalState, View, gauge
+from exporter.samples import UNLABELLED, Distribution, Labels, Model
+from exporter.store.view import SignalState, gauge
 
 Sample = tuple[Labels, float]
+GatewaySeries = tuple[dict[str, str], float]
+Places = Mapping[str, Sequence[GatewayMetric]]
+"""The roles of every metric name."""
 
 
-def families(view: View, wanted: Iterable[GatewayMetric]) -> tuple[MetricFamily, ...]:
-    """Return the configured metrics of every model; the last metric of a role wins."""
-    by_role = {one.role: one for one in wanted}
-    by_metric: dict[str, list[GatewayMetric]] = {}
-    for one in by_role.values():
-        by_metric.setdefault(one.metric, []).append(one)
-    models = _samples_by_role(view) if by_metric else []
-    return tuple(
-        MetricFamily(
-            metric,
-            "gauge",
-            " ".join(dict.fromkeys(ROLES[one.role] for one in places)),
-            tuple(series for model, values in models for series in _series(model, values, places)),
-        )
-        for metric, places in by_metric.items()
-    )
+def places(wanted: Iterable[GatewayMetric]) -> Places:
+    """Return the configured metrics by name; the last metric of a role wins."""
+    found: dict[str, list[GatewayMetric]] = {}
+    for one in {one.role: one for one in wanted}.values():
+        found.setdefault(one.metric, []).append(one)
+    return found
+
+
+def family(
+    metric: str, of_metric: Iterable[GatewayMetric], series: tuple[GatewaySeries, ...]
+) -> MetricFamily:
+    """Return a metric with the series of all models."""
+    text = " ".join(dict.fromkeys(ROLES[one.role] for one in of_metric))
+    return MetricFamily(metric, "gauge", text, series)
+
+
+def model_series(
+    model: Model, states: Mapping[str, SignalState], by_metric: Places
+) -> tuple[list[GatewaySeries], ...]:
+    """Return the series of one model by metric; ``states`` are those of ``SIGNALS_READ``."""
+    if any(state.stale for state in states.values()):
+        return tuple([] for _ in by_metric)
+    values = {
+        role: sample
+        for role, sample_of in _SAMPLE_OF.items()
+        if (sample := sample_of(states)) is not None
+    }
+    own = {"model_name": model[0], "version": model[1]}
+    return tuple(_series(own, values, of_metric) for of_metric in by_metric.values())
 
 
 def _series(
-    model: tuple[str, str], values: Mapping[str, Sample], places: Iterable[GatewayMetric]
-) -> list[tuple[dict[str, str], float]]:
+    own: Mapping[str, str], values: Mapping[str, Sample], of_metric: Iterable[GatewayMetric]
+) -> list[GatewaySeries]:
     """Return a model's series of one metric; values exported as labels share one series."""
-    own = {"model_name": model[0], "version": model[1]}
-    found: list[tuple[dict[str, str], float]] = []
+    found: list[GatewaySeries] = []
     shared: dict[str, str] = {}
-    for one in places:
+    for one in of_metric:
         if one.role not in values:
             continue
         more, value = values[one.role]
@@ -52,22 +67,6 @@ def _series(
         else:
             found.append(({**own, **labels}, value))
     return [*found, *([({**own, **shared}, 1.0)] if shared else [])]
-
-
-def _samples_by_role(view: View) -> list[tuple[tuple[str, str], dict[str, Sample]]]:
-    """Return the available samples by model and role."""
-    return [
-        (
-            model,
-            {
-                role: sample
-                for role, sample_of in _SAMPLE_OF.items()
-                if (sample := sample_of(states)) is not None
-            },
-        )
-        for model, states in view.by_model().items()
-        if not any(signal in states and states[signal].stale for signal in SIGNALS_READ)
-    ]
 
 
 def _lora(states: Mapping[str, SignalState]) -> Sample | None:
@@ -115,11 +114,7 @@ _SAMPLE_OF: Mapping[str, Callable[[Mapping[str, SignalState]], Sample | None]] =
     "lora": _lora,
 }
 
-SIGNALS_READ = (
-    *_SEQUENCE_GAUGES,
-    "kv_utilization",
-    "kv_block_tokens",
-    "kv_blocks_max",
-    "lora_adapters",
+SIGNALS_READ = frozenset(
+    {*_SEQUENCE_GAUGES, "kv_utilization", "kv_block_tokens", "kv_blocks_max", "lora_adapters"}
 )
 """Every signal that a gauge is made of."""

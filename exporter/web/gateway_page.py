@@ -2,41 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
 
 from exporter.families import MetricFamily
 from exporter.gateway_names import GatewayMetric
-from exporter.store.view import SignalState, View
+from exporter.samples import Model
+from exporter.store.view import SignalState
 from exporter.web import gateway
 from exporter.web.text_format import TextWriter
 
 
-class GatewayPage:
-    """Cache the gauges of the signals that ``current`` returns.
+@dataclass(frozen=True, slots=True)
+class _ModelGauges:
+    """The gauges of one model: all its states, those that the gauges read, and the series."""
 
-    An endpoint picker scrapes every pod 20 times a second.  The store replaces a state whenever its
-    value changes or gets stale, so equal states have the same gauges.
+    states: Sequence[SignalState]
+    read: Mapping[str, SignalState]
+    series: tuple[Sequence[gateway.GatewaySeries], ...]
+
+
+class GatewayPage:
+    """Cache the gauges of the models whose states ``current`` returns.
+
+    An endpoint picker scrapes every pod 20 times a second.  The store replaces the states of a
+    model whenever one changes or gets stale, so the same object has the same gauges.
     """
 
     def __init__(
-        self, current: Callable[[], Sequence[SignalState]], wanted: Sequence[GatewayMetric]
+        self,
+        current: Callable[[], Iterable[Sequence[SignalState]]],
+        wanted: Iterable[GatewayMetric],
     ) -> None:
         self._current = current
-        self._wanted = wanted
+        self._places = gateway.places(wanted)
         self._writer = TextWriter()
-        self._states: Sequence[SignalState] = ()
-        self._families: tuple[MetricFamily, ...] = ()
+        self._models: dict[Model, _ModelGauges] = {}
+        self._families: tuple[MetricFamily, ...] | None = ()
         self._text: bytes | None = b""
+
+    def update(self) -> None:
+        """Compute the gauges of the models whose states have changed."""
+        if not self._places:
+            return
+        models: dict[Model, _ModelGauges] = {}
+        for states in filter(None, self._current()):
+            model = states[0].model, states[0].version
+            before = self._models.get(model)
+            if before and before.states is states:
+                models[model] = before
+                continue
+            read = {one.signal: one for one in states if one.signal in gateway.SIGNALS_READ}
+            if before and before.read == read:
+                series = before.series
+            else:
+                series = gateway.model_series(model, read, self._places)
+                self._families = self._text = None
+            models[model] = _ModelGauges(states, read, series)
+        if models.keys() != self._models.keys():
+            self._families = self._text = None
+        self._models = models
 
     def families(self) -> tuple[MetricFamily, ...]:
         """Return the gauges that are available."""
-        states = self._current()
-        if states != self._states:
-            view = View(tuple(states), sources=(), models=(), engine_stats_age={})
-            found = gateway.families(view, self._wanted)
-            self._states = states
-            self._families = tuple(family for family in found if family.series)
-            self._text = None
+        self.update()
+        if self._families is None:
+            found = [model.series for model in self._models.values()]
+            self._families = tuple(
+                gateway.family(metric, of_metric, series)
+                for column, (metric, of_metric) in enumerate(self._places.items())
+                if (series := tuple(chain.from_iterable(by_metric[column] for by_metric in found)))
+            )
         return self._families
 
     def render(self) -> bytes:

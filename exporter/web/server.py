@@ -36,9 +36,10 @@ EXPLANATIONS = {
 class Facts:
     """The data of all endpoints: ``status`` is called in a thread, all else on the event loop.
 
-    ``summarized_view`` returns a function that returns the view of the status page, to be called in
-    a thread.  ``more`` are the families of ``/metrics`` that do not come from a view, and
-    ``gateway`` returns the text of ``/gateway``; without it, there is no such page.
+    ``summarized_view`` returns a function that returns the view of the status page, and ``more``
+    one that returns the families of ``/metrics`` that do not come from a view; both functions are
+    called in a thread.  ``gateway`` returns the text of ``/gateway``; without it, there is no such
+    page.
     """
 
     version: str
@@ -46,7 +47,7 @@ class Facts:
     summarized_view: Callable[[], Callable[[], View]]
     readiness: Callable[[View], Readiness]
     status: Callable[[View], Status]
-    more: Callable[[View], Iterable[MetricFamily]] = lambda _: ()
+    more: Callable[[], Callable[[View], Iterable[MetricFamily]]] = lambda: lambda _: ()
     gateway: Callable[[], bytes] | None = None
 
 
@@ -97,9 +98,8 @@ def application(facts: Facts) -> web.Application:
         kind = ("metrics", "openmetrics" in accept, compress)
 
         def prepare() -> Callable[[], RenderedExposition]:
-            view = facts.view()
-            more = tuple(facts.more(view))
-            return partial(expose, view, facts.version, accept, compress=compress, more=more)
+            view, more = facts.view(), facts.more()
+            return lambda: expose(view, facts.version, accept, compress=compress, more=more(view))
 
         exposition = await renderer.render(kind, prepare)
         headers = {"Content-Type": exposition.content_type, "Vary": "Accept, Accept-Encoding"}
