@@ -38,6 +38,7 @@ _PACKAGES = {
     "vminsert": (),
     "vmselect": (),
     "vmstorage": (),
+    "otelcol": (),
 }
 # The first release of Debian whose package is recent enough: VictoriaMetrics receives OTLP from
 # 1.92 on, and Kubernetes requires etcd 3.5.

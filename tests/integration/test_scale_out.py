@@ -1,7 +1,7 @@
 """The configurations of ``examples/scale-out`` in the programs that they are for.
 
 Two equal servers scrape one sidecar, and rules are evaluated once, elsewhere: what they record must
-not be doubled.
+not be doubled, and is the same as in one Prometheus that scrapes and evaluates.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -25,7 +25,7 @@ from lab.process import HOST, ServerProcess, free_ports, serve
 from lab.prometheus import Prometheus
 from promql.client import PrometheusError, query
 from slos import names
-from tests.polling import wait_until
+from tests.polling import read_until, wait_until
 from tests.rule_values.replay import replaying
 from tests.rule_values.traffic import labelled, points
 
@@ -42,6 +42,9 @@ SECONDS, PAUSE = 250.0, 1.0
 """Time limit until the rules have recorded, which is a minute back and a minute later, and the time
 between two queries."""
 OBJECTIVE = '{service="chat",slo="first-token"}'
+FIRING = f'ALERTS{OBJECTIVE[:-1]},alertstate="firing"}}'
+ADDED_LABELS = {"alertgroup", "cluster"}
+"""External labels, and the label that vmalert adds to ALERTS."""
 SLO_EVENTS = 'llm_slo_events_total{model="tensorrt_llm",signal="ttft",threshold="0.8"}'
 
 
@@ -193,7 +196,8 @@ def sidecar() -> Iterator[str]:
             self.send_header("Content-Type", "text/plain; version=0.0.4")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            self.wfile.write(body)
+            with suppress(ConnectionError):  # a scraper that ends
+                self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
             pass
@@ -237,8 +241,11 @@ def recorded(url: str, expr: str) -> list[float]:
         return []
 
 
-def check_recorded(url: str) -> None:
-    """Wait for what the rules record of the chat service, and compare it with the counters."""
+def check_recorded(url: str, plain: str) -> None:
+    """Wait for what the rules record of the chat service.
+
+    Compare it with the counters, and with what a plain Prometheus records at ``plain``.
+    """
     total, ratio = f"slo:total:increase1m{OBJECTIVE}", f"slo:error_ratio:rate5m{OBJECTIVE}"
     totals = wait_until(lambda: recorded(url, f"{total} > 0"), SECONDS, PAUSE)
     assert len(totals) == 1
@@ -249,6 +256,41 @@ def check_recorded(url: str) -> None:
     )
     assert recorded(url, f"count({SLO_EVENTS})") == [2.0]
     assert recorded(url, f'count({SLO_EVENTS[:-1]},cluster="eu-1"}})') == [2.0]
+    alerts_there = wait_until(lambda: labels_of(plain, FIRING), SECONDS, PAUSE)
+    assert read_until(
+        lambda: labels_of(url, FIRING), lambda found: found == alerts_there, SECONDS, PAUSE
+    ) == alerts_there  # fmt: skip
+    for selector in (SLO_EVENTS, f'{{__name__=~"slo:.+",{OBJECTIVE[1:]}'):
+        assert labels_of(url, selector) == labels_of(plain, selector)
+
+
+def labels_of(url: str, selector: str) -> set[frozenset[tuple[str, str]]]:
+    """Return the labels of series, without those that their way to the server adds."""
+    try:
+        found = query(url, selector)
+    except PrometheusError:
+        return set()
+    return {
+        frozenset((name, value) for name, value in one.labels.items() if name not in ADDED_LABELS)
+        for one in found
+    }
+
+
+@pytest.fixture
+def plain(part: Install, sidecar: str, tmp_path: Path) -> Iterator[str]:
+    """Run a Prometheus that scrapes the sidecar and evaluates the rules; yield its address."""
+    home = tmp_path / "plain"
+    rules_into(home)
+    replaced = {"sidecar:9464": sidecar, "scrape_interval: 15s": "scrape_interval: 1s"}
+    config = written(home, "prometheus-pair.yml", replaced)
+    command = [part("prometheus@bookworm"), f"--config.file={config}"]
+    with running(
+        "prometheus",
+        lambda ports: [*command, f"--web.listen-address={HOST}:{ports[0]}"],
+        home,
+        "/-/ready",
+    ) as server:
+        yield server.url
 
 
 def prometheus_pair(
@@ -305,11 +347,9 @@ DEDUPLICATION = {"-dedup.minScrapeInterval=15s": "-dedup.minScrapeInterval=1s"}
 NO_LATENCY = "-search.latencyOffset=0s"
 
 
-@pytest.mark.long
-def test_victoriametrics_records_once_what_two_agents_send(
-    part: Install, sidecar: str, tmp_path: Path
-) -> None:
-    home = tmp_path / "victoria-metrics"
+def start_victoria_metrics(part: Install, folder: Path) -> ServerProcess:
+    """Run the single-node server with the flags of the cluster."""
+    home = folder / "victoria-metrics"
     home.mkdir()
     written(home, "vminsert-relabel.yml", {})
     command = [
@@ -318,25 +358,65 @@ def test_victoriametrics_records_once_what_two_agents_send(
         *(one for one in flags("vminsert.flags", {}) if "storageNode" not in one),
         NO_LATENCY,
     ]
+    return running(
+        "victoria-metrics",
+        lambda ports: [*command, f"-httpListenAddr={HOST}:{ports[0]}"],
+        home,
+        "/health",
+    )
+
+
+@pytest.mark.long
+def test_victoriametrics_records_once_what_two_agents_send(
+    part: Install, sidecar: str, plain: str, tmp_path: Path
+) -> None:
     with ExitStack() as stack:
-        server = stack.enter_context(
-            running(
-                "victoria-metrics",
-                lambda ports: [*command, f"-httpListenAddr={HOST}:{ports[0]}"],
-                home,
-                "/health",
-            )
-        )
+        server = stack.enter_context(start_victoria_metrics(part, tmp_path))
         for agent in agents(part, tmp_path, sidecar, f"{server.url}/api/v1/write"):
             stack.enter_context(agent)
         stack.enter_context(start_vmalert(part, tmp_path, server.url, server.url))
-        check_recorded(server.url)
+        check_recorded(server.url, plain)
+
+
+COLLECTOR_METRICS = """\
+service:
+  telemetry:
+    metrics:
+      readers: [{{pull: {{exporter: {{prometheus: {{host: {host}, port: {port}}}}}}}}}]
+"""
+
+
+@pytest.mark.long
+@pytest.mark.needs("otelcol")
+def test_the_collector_forwards_what_the_rules_read(
+    part: Install, sidecar: str, plain: str, tmp_path: Path
+) -> None:
+    home = tmp_path / "otelcol"
+    home.mkdir()
+    with ExitStack() as stack:
+        server = stack.enter_context(start_victoria_metrics(part, tmp_path))
+        replaced = {
+            "sidecar:9464": sidecar,
+            "http://receiver:8480/api/v1/write": f"{server.url}/api/v1/write",
+            "scrape_interval: 15s": "scrape_interval: 1s",
+            "batch: {timeout: 5s}": "batch: {timeout: 1s}",
+        }
+        config = written(home, "otel-collector.yaml", replaced)
+
+        def command(ports: Sequence[int]) -> Sequence[str | Path]:
+            own = home / "metrics.yaml"
+            own.write_text(COLLECTOR_METRICS.format(host=HOST, port=ports[0]))
+            return [part("otelcol"), f"--config={config}", f"--config={own}"]
+
+        stack.enter_context(running("otelcol", command, home, "/metrics"))
+        stack.enter_context(start_vmalert(part, tmp_path, server.url, server.url))
+        check_recorded(server.url, plain)
 
 
 @pytest.mark.long
 @pytest.mark.needs("vminsert", "vmselect", "vmstorage")
 def test_a_victoriametrics_cluster_records_once_what_two_agents_send(
-    part: Install, sidecar: str, tmp_path: Path
+    part: Install, sidecar: str, plain: str, tmp_path: Path
 ) -> None:
     (tmp_path / "vminsert").mkdir()
     written(tmp_path / "vminsert", "vminsert-relabel.yml", {})
@@ -372,13 +452,13 @@ def test_a_victoriametrics_cluster_records_once_what_two_agents_send(
         for agent in agents(part, tmp_path, sidecar, f"{to}/api/v1/write"):
             stack.enter_context(agent)
         stack.enter_context(start_vmalert(part, tmp_path, url, to))
-        check_recorded(url)
+        check_recorded(url, plain)
 
 
 @pytest.mark.long
 @pytest.mark.needs("thanos")
 def test_thanos_records_once_what_two_prometheus_servers_scrape(
-    part: Install, sidecar: str, tmp_path: Path
+    part: Install, sidecar: str, plain: str, tmp_path: Path
 ) -> None:
     thanos = part("thanos")
     [rule_grpc] = free_ports(1)
@@ -420,4 +500,4 @@ def test_thanos_records_once_what_two_prometheus_servers_scrape(
             "http://alertmanager:9093": f"http://{HOST}:9",
         }
         start("rule", flags("thanos-rule.flags", rule_replaced), rule_grpc)
-        check_recorded(query_server.url)
+        check_recorded(query_server.url, plain)
