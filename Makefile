@@ -6,7 +6,7 @@ READY := .venv/ready
 # Tests start hundreds of Python processes; without bytecode each of them compiles the code again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: test test-long fuzz lint lock demo bench incidents examples screenshots clean
+.PHONY: test test-long fuzz lint lock demo bench incidents faults examples screenshots clean
 
 # File by file in four processes, because many tests wait for servers; then, with nothing beside
 # them, the tests that measure times, unless ALONE is empty.
@@ -48,6 +48,10 @@ incidents: $(READY)
 	$(BIN)/python -m lab.incidents.scoreboard \
 		$(if $(INCIDENTS),--incidents $(INCIDENTS)) $(if $(HELD_OUT),--held-out $(HELD_OUT)) \
 		$(if $(TUNING),--tuning $(TUNING)) $(if $(JOBS),--jobs $(JOBS))
+
+# Injects every fault of the matrix, for about 15 minutes, and writes docs/reference/faults.md.
+faults: $(READY)
+	$(BIN)/python -m lab.faults $(if $(FAULTS),--faults $(FAULTS))
 
 examples: $(READY)
 	set -e; for slo in examples/*/slo.*; do $(BIN)/tokenslo generate $$slo -o $$(dirname $$slo); done

@@ -60,3 +60,11 @@ def test_tests_run_with_bytecode_whatever_the_environment(
     make = ["make", "test", f"BIN={tmp_path}", f"READY={tmp_path}/ready"]
     subprocess.run(make, cwd=ROOT, check=True)
     assert (tmp_path / "runs").read_text() == "[]\n[]\n"
+
+
+@pytest.mark.skipif(not shutil.which("make"), reason="needs make")
+def test_faults_are_selected(tmp_path: Path) -> None:
+    (tmp_path / "ready").touch()
+    make = ["make", "--dry-run", "faults", "FAULTS=a,b", f"READY={tmp_path}/ready"]
+    done = subprocess.run(make, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "-m lab.faults --faults a,b" in done.stdout

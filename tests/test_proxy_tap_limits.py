@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from exporter.protocol.events import CLIENT, SERVER, Direction
 from exporter.protocol.http2_frames import PREFACE
 from exporter.taps.proxy import proxy_tap
-from exporter.taps.proxy.connection import ClientConnection
+from exporter.taps.proxy.connection import MAX_REFUSED_CLIENTS, ClientConnection
 from exporter.taps.proxy.context import ProxyLimits
 from exporter.taps.proxy.local_responses import UnavailableGrpcServer
 from exporter.taps.proxy.proxy_tap import ProxyTap
@@ -411,7 +411,7 @@ async def test_proxy_recovers_after_running_out_of_descriptors(kind: str) -> Non
     async with proxied() as scene:
         port = scene.server.getsockname()[1]
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", PROGRAM, str(port), "164", kind, stdout=subprocess.PIPE,
+            sys.executable, "-c", PROGRAM, str(port), "228", kind, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, cwd=Path(__file__).parents[1],
         )  # fmt: skip
         try:
@@ -431,6 +431,39 @@ async def test_proxy_recovers_after_running_out_of_descriptors(kind: str) -> Non
             process.kill()
             _, errors = await process.communicate()
         assert (b"lowered to 50 connections" in errors) == (errors != b"")
+
+
+@on_loop("uvloop")
+async def test_refused_clients_leave_descriptors_for_those_within_the_limit() -> None:
+    async with proxied() as scene:
+        port = scene.server.getsockname()[1]
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", PROGRAM, str(port), "164", "limited", stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, cwd=Path(__file__).parents[1],
+        )  # fmt: skip
+        clients: list[socket.socket] = []
+        try:
+            assert process.stdout
+            assert process.stderr
+            async with asyncio.timeout(4 * SOON):
+                listening = int(await process.stdout.readline())
+                log = (await process.stderr.readline()).decode()
+            limit = int(log.partition("lowered to ")[2].split()[0])
+            clients += [await connect(listening) for _ in range(limit + MAX_REFUSED_CLIENTS)]
+            refused = await receive(clients[-1], 12)
+            assert refused == b"HTTP/1.1 503"
+            for client in clients[:limit]:
+                await asyncio.get_running_loop().sock_sendall(client, REQUEST)
+            for _ in range(limit):
+                server = await scene.accept()
+                await asyncio.get_running_loop().sock_sendall(server, ANSWER)
+            answers = [await receive(client, 12) for client in clients[:limit]]
+            assert answers == [b"HTTP/1.1 200"] * limit
+        finally:
+            process.kill()
+            await process.communicate()
+            for client in clients:
+                client.close()
 
 
 async def _rests(pid: int) -> bool:

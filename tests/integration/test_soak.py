@@ -16,15 +16,16 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import linear_regression
 from time import monotonic
 
 import aiohttp
 import pytest
 
+from lab.faults.churn import growth
+from lab.faults.sidecar_process import children, descriptors, is_tap_process, mebibytes
+from lab.faults.stream_processes import END, MODEL, request
 from lab.process import free_ports
 from tests.polling import until
-from tests.soak_processes import END, MODEL, request
 
 pytestmark = [pytest.mark.alone, pytest.mark.long]
 
@@ -70,7 +71,7 @@ class SoakSetup:
 
     async def serve(self) -> None:
         await self.start(
-            "server", "-m", "tests.soak_processes", "serve", str(self.upstream), ready=True
+            "server", "-m", "lab.faults.stream_processes", "serve", str(self.upstream), ready=True
         )
 
     async def crowd(self, name: str) -> None:
@@ -78,14 +79,16 @@ class SoakSetup:
         self.crowds += 1
         log = str(self.folder / "log")
         seed = str(self.crowds)
-        await self.start(name, "-m", "tests.soak_processes", "churn", str(self.port), log, seed)
+        await self.start(
+            name, "-m", "lab.faults.stream_processes", "churn", str(self.port), log, seed
+        )
 
     async def child(self) -> int:
         """Return the process of the taps."""
         found: list[int] = []
 
         async def is_there() -> bool:
-            found[:] = filter(_is_worker, _children(self.processes["sidecar"].pid))
+            found[:] = filter(is_tap_process, children(self.processes["sidecar"].pid))
             return bool(found)
 
         await until(is_there, SOON, 0.05)
@@ -122,27 +125,6 @@ class Metrics:
     def __getitem__(self, pattern: str) -> float:
         lines = re.findall(rf"^{pattern}(?:\{{.*\}})? (\S+)$", self._text, re.MULTILINE)
         return sum(map(float, lines))
-
-
-def _children(pid: int) -> list[int]:
-    return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
-
-
-def _is_worker(pid: int) -> bool:
-    with suppress(FileNotFoundError, ProcessLookupError):
-        return b"exporter.taps.process.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    return False
-
-
-def megabytes(pid: int) -> float:
-    """Return what of a process is in memory, its share of what it shares with others."""
-    found = re.search(r"^Pss: +(\d+) kB", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.M)
-    assert found
-    return int(found[1]) / 1024
-
-
-def descriptors(pid: int) -> int:
-    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 
 @asynccontextmanager
@@ -182,17 +164,11 @@ async def _churn(scene: SoakSetup, seconds: float, dice: random.Random) -> dict[
             await scene.kill(victim)
             await scene.crowd(victim)
         for name, pid in pids.items():
-            sizes[name].append(megabytes(pid))
+            sizes[name].append(mebibytes(pid))
     for number in range(CROWDS):
         await scene.kill(f"crowd {number}")
     await scene.calm()
     return sizes
-
-
-def _growth(sizes: list[float]) -> float:
-    """Return by how much a straight line through the second half rises, in MiB."""
-    half = sizes[len(sizes) // 2 :]
-    return linear_regression(range(len(half)), half).slope * len(half)
 
 
 async def test_nothing_is_left_of_thousands_of_streams_however_they_end(tmp_path: Path) -> None:
@@ -205,7 +181,7 @@ async def test_nothing_is_left_of_thousands_of_streams_however_they_end(tmp_path
         assert await scene.child() == child
         assert {pid: descriptors(pid) for pid in open_files} == open_files
         for name, taken in sizes.items():
-            assert _growth(taken) < LEAK, (name, taken)
+            assert growth(taken) < LEAK, (name, taken)
 
         exposition = await scene.metrics()
         requests, streams = exposition["llm_requests_total"], exposition["llm_streams_total"]
@@ -259,7 +235,7 @@ async def test_a_killed_child_is_replaced_and_then_streams_may_end_before_the_si
         assert set(await asyncio.gather(*streams)) == {40}
         async with asyncio.timeout(SOON):
             assert await sidecar.wait() == 0
-        assert not _is_worker(child)
+        assert not is_tap_process(child)
 
 
 async def _whole(port: int, tokens: int, pace: float) -> int:

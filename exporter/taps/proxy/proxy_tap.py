@@ -36,8 +36,9 @@ SETTING = "tap"
 TICK_SECONDS = 1.0
 DRAIN_SECONDS = 0.05
 """Time between checks whether connections have ended, while draining."""
-SPARE_DESCRIPTORS = 64
-"""Descriptors for everything but connections, each of which takes two."""
+SPARE_DESCRIPTORS = 64 + MAX_REFUSED_CLIENTS
+"""Descriptors for everything but connections, each of which takes two: a refused client has one
+until its response is sent."""
 
 
 class ProxyTap:

@@ -1,0 +1,1 @@
+"""The fault matrix: faults around the sidecar and of its processes, and their effects."""
