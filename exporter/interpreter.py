@@ -14,10 +14,10 @@ MIDDLE_THRESHOLD = 4
 """Collections of the youngest generation between collections of the middle one."""
 OLD_THRESHOLD = 25_000
 """Collections of the middle generation between full ones, which take 0.1 s for 200 models."""
-SWITCH_SECONDS = 0.0005
+SWITCH_SECONDS = 0.0002
 """Time slice of a busy thread while the event loop waits for the interpreter.
 
-The loop waits once per system call.
+The loop waits once per system call, and a small response takes five of them.
 """
 
 

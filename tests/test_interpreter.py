@@ -28,7 +28,7 @@ async def watch(*_, **__):
 app.watch = watch
 config = load_settings({"vllm": ("http://127.0.0.1:1",)}, {}, None)
 asyncio.run(app.run(config, (), "0"))
-print(len(full), most < 50_000, gc.get_freeze_count() > 0, sys.getswitchinterval() <= 0.001)
+print(len(full), most < 10_000, gc.get_freeze_count() > 0, sys.getswitchinterval() <= 0.0002)
 """
 
 

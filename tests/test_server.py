@@ -8,11 +8,13 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, suppress
+from dataclasses import replace
 
 import aiohttp
 import pytest
 
 from exporter import connection_limit, http_server
+from exporter.families import MetricFamily
 from exporter.http_server import start
 from exporter.objectives.objective_status import evaluate
 from exporter.sockets import Listen
@@ -44,6 +46,21 @@ async def served(shown: Callable[[], View] = busy) -> AsyncIterator[aiohttp.Clie
             yield session
     finally:
         await close()
+
+
+async def test_families_of_a_scrape_are_computed_in_the_thread_that_renders() -> None:
+    names: list[str] = []
+
+    def more(_: View) -> tuple[MetricFamily, ...]:
+        names.append(threading.current_thread().name)
+        return ()
+
+    shown = replace(facts(), more=lambda: more)
+    url, close = await start(application(shown), LOOPBACK)
+    async with aiohttp.ClientSession(url) as session, session.get("/metrics") as response:
+        assert response.status == 200
+    await close()
+    assert [name.partition("_")[0] for name in names] == ["render"]
 
 
 async def test_metrics_have_the_requested_format() -> None:
