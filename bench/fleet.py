@@ -326,7 +326,7 @@ def main() -> None:
     print(
         f"{datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} cores, Prometheus {version.split()[2]}: "
         f"{sidecars:,} sidecars scraped every {SCRAPE_SECONDS} s, {count} services of "
-        f"{len(COMPARED)} objectives, {minutes} minutes from the moment when all were scraped.\n"
+        f"{len(COMPARED)} objectives, {minutes} min from the moment when all were scraped.\n"
     )
     print(line(COLUMNS))
     print(line("---" for _ in COLUMNS))
