@@ -45,7 +45,7 @@ from slos.generated_yaml import document
 from slos.indicator_events import needed_signals
 from slos.plan import Plan, PlannedObjective
 from slos.queries import INSTANCE
-from slos.signals import MODEL_LABELS, TENANT
+from slos.signals import MODEL_LABELS, PROMPT_CLASS, TENANT
 from slos.yaml_text import Commented
 
 OTHER = "other"
@@ -224,8 +224,9 @@ def _declared(plan: Plan) -> dict[PlannedObjective, Vector]:
     for planned in plan.objectives:
         if planned.absent in planned.alerts and not planned.objective.queries:
             selector = plan.service.selects(planned.objective)
-            chosen = {label: value for label, value in selector.items() if label != TENANT}
-            first, *_ = needed_signals(planned.objective)
+            of_requests = (TENANT, PROMPT_CLASS)
+            chosen = {name: value for name, value in selector.items() if name not in of_requests}
+            first, *_ = needed_signals(planned.objective, plan.service)
             labels = {**chosen, "signal": first, "quality": "unavailable"}
             declared[planned] = vector("tokenslo_signal_info", labels)
     return declared

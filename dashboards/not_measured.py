@@ -10,7 +10,7 @@ from dashboards.grafana import PanelRow
 from dashboards.panels import PanelQuery
 from promql.expr import Matcher, aggregate, one_of
 from slos.queries import Scope
-from slos.signals import MAIN_SIGNALS, SIGNALS
+from slos.signals import MAIN_SIGNALS, PROMPT_CLASS, PROMPT_CLASS_SIGNALS, SIGNALS
 
 _LABELS = {"signal": "Signal", "reason": "Why", "model": "Model"}
 
@@ -46,4 +46,6 @@ def signals_of(rows: Iterable[PanelRow]) -> list[str]:
         target.expr for row in rows for panel in row.panels for target in panel.targets
     )
     shown = set(re.findall(r"\bllm_\w+?(?=(?:_bucket|_count|_sum)?\b)", text))
-    return [key for key in MAIN_SIGNALS if SIGNALS[key].metric in shown]
+    every = (*MAIN_SIGNALS, *PROMPT_CLASS_SIGNALS)
+    found = [key for key in every if SIGNALS[key].metric in shown]
+    return [*found, "prompt_class"] if PROMPT_CLASS in text else found

@@ -8,7 +8,7 @@ from functools import reduce
 
 from grafanalib import core
 
-from dashboards import panels, scopes
+from dashboards import panels, prompt_classes, scopes
 from dashboards.grafana import PanelRow
 from dashboards.objective import objective_title, target_share
 from dashboards.panels import Column, Level, PanelQuery
@@ -35,6 +35,7 @@ def rows(plan: Plan, scope: Scope) -> Iterator[PanelRow]:
             height=min(4 + len(compared), 12),
         )
     yield PanelRow("Traffic", list(_traffic(scope)), height=7)
+    yield from prompt_classes.rollout_rows(plan, scope)
     for each in compared:
         yield PanelRow(objective_title(each), list(_sli(each, plan, scope)), widths=(14, 10))
     full = [each for each in plan.objectives if each.indicator.threshold == "ratio"]

@@ -7,7 +7,7 @@ from decimal import Decimal
 
 from grafanalib import core
 
-from dashboards import panels, scopes
+from dashboards import panels, prompt_classes, scopes
 from dashboards.grafana import PanelRow
 from dashboards.panels import Level, PanelQuery
 from slos.durations import format_duration
@@ -56,6 +56,7 @@ def rows(plan: Plan, scope: Scope) -> Iterator[PanelRow]:
         ],
     )
     yield PanelRow("Stages of a request", list(_stages(scope)))
+    yield from prompt_classes.latency_rows(plan, scope)
 
 
 def thresholds(plan: Plan, key: str) -> list[Level]:

@@ -23,6 +23,7 @@ from exporter.objectives.objective_log import ObjectiveLog
 from exporter.objectives.objective_status import evaluate
 from exporter.objectives.slo_events import SloEvents
 from exporter.objectives.time_slices import SliceEvaluator
+from exporter.objectives.unclassified_models import with_unclassified
 from exporter.objectives.unseen_models import selected_models, with_unseen
 from exporter.process_metrics import families as process_families
 from exporter.process_metrics import tap_families
@@ -48,6 +49,7 @@ from exporter.web.status import Status
 from exporter.web.view_families import families
 from exporter.web.warm_up import WarmUp
 from slos.model import Service
+from slos.prompt_classes import shared_classes
 from slos.thresholds import thresholds
 
 if TYPE_CHECKING:
@@ -90,6 +92,7 @@ async def watch(
     store = Store(config.stale_after, tapped=bool(config.tap))
     selected = selected_models(services)
     boundaries = thresholds(services)
+    has_classes = bool(shared_classes(services).labels)
     objectives = ObjectiveLog(services, (source.name for source in sources))
     progress = DecodeProgress(config.stuck_after, unwatched_after=config.unready_after)
     slices = SliceEvaluator(services)
@@ -195,6 +198,7 @@ async def watch(
                 config.interval,
                 config.probe,
                 gateway_page.update,
+                has_classes=has_classes,
             )
             supervisor.start(f"read {source.name}", work)
         interval_seconds = max(config.interval, CHECK_INTERVAL)
@@ -321,13 +325,23 @@ async def _scrape(
     interval: float,
     probed: Collection[str],
     updated: Callable[[], None],
+    *,
+    has_classes: bool = False,
 ) -> None:
     problem_log = ProblemLog()
     warm_up = WarmUp()
     while True:
         began = monotonic()
         snapshot = await _scrape_once(
-            source, store, problem_log, events, warm_up, began, probed, updated
+            source,
+            store,
+            problem_log,
+            events,
+            warm_up,
+            began,
+            probed,
+            updated,
+            has_classes=has_classes,
         )
         await RENDER_GATE.opened()
         try:
@@ -348,6 +362,8 @@ async def _scrape_once(
     began: float,
     probed: Collection[str],
     updated: Callable[[], None],
+    *,
+    has_classes: bool,
 ) -> Snapshot | None:
     """Scrape a source and store the result; return the snapshot, None after an error."""
     what = f"scraping {source.name}"
@@ -357,6 +373,8 @@ async def _scrape_once(
         scraped = await source.snapshot(began)
         await RENDER_GATE.opened()
         snapshot = events.added(without_probes(scraped, probed), began)
+        if has_classes:
+            snapshot = with_unclassified(snapshot)
         await asyncio.to_thread(warm_up.warm, snapshot)
         now = await _store(store, snapshot, monotonic() - began, updated)
     except SourceError as error:

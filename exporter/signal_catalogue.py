@@ -38,6 +38,8 @@ Every series whose labels are known exists from the first scrape, at zero.
 model that an SLO file selects |
 | `tenant` that a selector names, with `--tap-tenant-header` | each of those models |
 | any other `tenant` | from the start of its first request |
+| `prompt_class`, with `prompt_classes` in an SLO file | each model that a tap sees, or that the \
+file selects |
 | `reason` | from its first failure |
 
 | selector of an SLO file | effect |
@@ -47,6 +49,13 @@ until a source sees the model |
 | without `model` | series exist as soon as a source or a tap sees a model |
 | regular expressions | are not supported: selectors compare for equality |
 | queries of your own | add no series |
+
+### Prompt classes
+
+The label `prompt_class`, the signal of that name and the lengths of prompts and responses exist
+only with `prompt_classes` in an SLO file, and only where a tap sees the requests. A request has one
+class in all of its series, determined at the first event that needs it. `unknown` is a length that
+is not known.
 
 ### SLO events
 
@@ -114,7 +123,7 @@ def _signals() -> Iterable[Signal]:
 
 def _signal(signal: Signal) -> Sequence[str]:
     fixed = (f'`{label}="{value}"`' for label, value in signal.fixed.items())
-    labels = ", ".join((*fixed, *(f"`{label}`" for label in signal.labels)))
+    labels = ", ".join((*fixed, *(f"`{label}`" for label in signal.possible_labels)))
     return f"`{signal.key}`", f"`{signal.metric}`", signal.kind, labels, signal.help
 
 

@@ -42,6 +42,7 @@ from slos.cause_conditions import (
 from slos.indicators import INDICATORS
 from slos.names import UNAVAILABLE_CAUSE
 from slos.queries import Scope
+from slos.signals import PROMPT_CLASS, TENANT
 
 _PERCENT = "{{ $value | humanizePercentage }}"
 _DURATION = "{{ $value | humanizeDuration }}"
@@ -77,11 +78,13 @@ def conditions(alert: CauseAlert, scope: Scope) -> tuple[Condition, ...]:
 
 
 def scope_of(selector: Mapping[str, str], service: str = "", needed: tuple[str, ...] = ()) -> Scope:
-    """Return the scope of cause alerts: servers, without the tenant of an SLO.
+    """Return the scope of cause alerts: servers, without the tenant or prompt class of an SLO.
 
-    Few signals are counted by tenant, and a ratio must not mix those with others.
+    Few signals are counted by these, and a ratio must not mix those with others.
     """
-    servers = {name: value for name, value in selector.items() if name != "tenant"}
+    servers = {
+        name: value for name, value in selector.items() if name not in (TENANT, PROMPT_CLASS)
+    }
     return Scope(servers, WINDOW, service=service, needed=needed)
 
 

@@ -34,7 +34,18 @@ from slos.names import (
     goodput_objective,
     series_labels,
 )
-from slos.signals import MODEL_LABELS, SIGNALS, TENANT, metric_with, slo_events, threshold_label
+from slos.signals import (
+    MODEL_LABELS,
+    PROMPT_CLASS,
+    SIGNALS,
+    TENANT,
+    metric_with,
+    slo_events,
+    threshold_label,
+)
+
+_OF_REQUESTS = frozenset({TENANT, PROMPT_CLASS})
+"""Labels of requests, which the metrics about signals and sources lack."""
 
 
 def events(objective: Objective, service: Service) -> Events:
@@ -70,8 +81,8 @@ def _unavailable(objective: Objective, service: Service, counting: Counting) -> 
 
     An objective on all servers of the service reads the service's recorded series instead.
     """
-    signals = among("signal", needed_signals(objective))
-    if counting.recorded is not None and not set(objective.selector) - {TENANT}:
+    signals = among("signal", needed_signals(objective, service))
+    if counting.recorded is not None and not objective.selector.keys() - _OF_REQUESTS:
         return vector(UNAVAILABLE, (*equal({"service": service.service}), signals))
     return declared_unavailable(service.selects(objective), signals)
 
@@ -89,18 +100,24 @@ def declared_unavailable(selector: Mapping[str, str], *matchers: Matcher) -> Exp
     A server without a tap, or an engine that has published nothing yet, is no incident.  A signal
     that is unavailable because a source is down may be one.
     """
-    chosen = {label: value for label, value in selector.items() if label != TENANT}
+    chosen = {label: value for label, value in selector.items() if label not in _OF_REQUESTS}
     target = {label: value for label, value in chosen.items() if label not in MODEL_LABELS}
     of = (*equal(chosen), *matchers, *equal({"quality": "unavailable"}))
     down = vector("tokenslo_source_up", target).compare("==", number(0))
     return vector("tokenslo_signal_info", of).unless(down, on("instance"))
 
 
-def needed_signals(objective: Objective) -> tuple[str, ...]:
+def needed_signals(objective: Objective, service: Service) -> tuple[str, ...]:
     """Return the signals that a built-in indicator requires."""
     indicator = INDICATORS[objective.indicator]
     is_latency = indicator.threshold == "seconds"
-    return (slo_events(objective.indicator),) if is_latency else indicator.signals
+    signals = (slo_events(objective.indicator),) if is_latency else indicator.signals
+    return (*signals, "prompt_class") if by_prompt_class(objective, service) else signals
+
+
+def by_prompt_class(objective: Objective, service: Service) -> bool:
+    """Whether an objective selects a prompt class or is grouped by it."""
+    return PROMPT_CLASS in (*service.selects(objective), *objective.group_by)
 
 
 def _counted(objective: Objective, service: Service, counting: Counting) -> Events:
@@ -188,7 +205,8 @@ def usage_ratio(indicator: str, chosen: tuple[Matcher, ...]) -> Expr:
 def sidecar_evaluates_slices(objective: Objective, service: Service) -> bool:
     """Whether the sidecar evaluates the time slices of an objective.
 
-    Prometheus evaluates slices of user-defined queries, groups and tenants.
+    Prometheus evaluates slices of user-defined queries, groups, tenants and prompt classes.
     """
-    apart = objective.queries or objective.group_by or TENANT in service.selects(objective)
+    of_requests = not _OF_REQUESTS.isdisjoint(service.selects(objective))
+    apart = objective.queries or objective.group_by or of_requests
     return objective.slices is not None and not apart

@@ -17,7 +17,7 @@ from slos.durations import format_duration, parse_duration
 from slos.events import SLICE
 from slos.generic import boundary_text
 from slos.model import Objective
-from slos.signals import TENANT_SIGNALS
+from slos.signals import SIGNALS, TENANT_SIGNALS
 
 # Cancellations, client disconnects and invalid requests are no failures of the service, so they
 # are in neither count.
@@ -68,6 +68,11 @@ class Indicator:
     def by_tenant(self) -> bool:
         """Whether an objective may be about one tenant."""
         return all(key in TENANT_SIGNALS for key in self.signals)
+
+    @property
+    def by_prompt_class(self) -> bool:
+        """Whether an objective may be about one prompt class."""
+        return bool(self.signals) and SIGNALS[self.signals[0]].by_prompt_class
 
 
 _SLICES = f"{SLICE} slices"

@@ -18,6 +18,7 @@ from slos.fields.objective import (
     check_service_fit,
     read_objective,
 )
+from slos.fields.prompt_classes import PROMPT_CLASSES, check_prompt_class
 from slos.fields.reserved_labels import SELECTOR_RESERVED, SERVICE_RESERVED
 from slos.fields.values import (
     API_VERSION,
@@ -81,7 +82,9 @@ def _merge_shared(
     read["line"] = place.at("service").line
     objectives: list[dict[str, Any]] = read.get("objectives") or []
     for index, objective in enumerate(objectives):
-        check_service_fit(objective, read, place.at("objectives").at(index))
+        at = place.at("objectives").at(index)
+        check_service_fit(objective, read, at)
+        check_prompt_class(objective, read, at)
     if not place.problems:  # with problems, objectives may lack fields
         read["objectives"] = tuple(Objective(**each) for each in objectives)
     return read
@@ -185,6 +188,7 @@ SERVICE = (
         shape={"enum": [*HISTOGRAMS], "default": HISTOGRAMS[0]},
     ),
     RECORDING,
+    PROMPT_CLASSES,
     Field(
         "objectives",
         _objectives,

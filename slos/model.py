@@ -146,7 +146,10 @@ class Objective:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """The service of an SLO file, named in ``line``, and its objectives over a window (seconds)."""
+    """The service of an SLO file, named in ``line``, and its objectives over a window (seconds).
+
+    ``prompt_classes`` are ascending upper bounds in tokens (:mod:`slos.prompt_classes`).
+    """
 
     file: str
     service: str
@@ -163,6 +166,7 @@ class Service:
     histograms: str = HISTOGRAMS[0]
     line: int = field(default=0, compare=False)
     rules: str = RULES[0]
+    prompt_classes: tuple[int, ...] = ()
 
     def selects(self, objective: Objective) -> Mapping[str, str]:
         """Return the labels that an objective selects; its own override the service's."""

@@ -198,7 +198,7 @@ _LEAST_SLICES = 2
 def plan(service: Service) -> Plan:
     """Plan the alerts and recordings of an SLO file."""
     objectives = tuple(_objective(service, objective) for objective in service.objectives)
-    of_each = (needed_signals(each) for each in service.objectives if not each.queries)
+    of_each = (needed_signals(each, service) for each in service.objectives if not each.queries)
     needed = tuple(dict.fromkeys(chain.from_iterable(of_each)))
     return Plan(
         service,

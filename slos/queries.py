@@ -45,7 +45,7 @@ _BOUNDARY = {"_bucket": ("le",)}
 SERIES: Mapping[str, frozenset[str]] = {
     **{
         signal.metric + suffix: frozenset(
-            {*MODEL_LABELS, *signal.labels, *signal.fixed, *_BOUNDARY.get(suffix, ())}
+            {*MODEL_LABELS, *signal.possible_labels, *signal.fixed, *_BOUNDARY.get(suffix, ())}
         )
         for signal in SIGNALS.values()
         for suffix in _SUFFIXES[signal.kind]
@@ -55,7 +55,7 @@ SERIES: Mapping[str, frozenset[str]] = {
 """Every series the sidecar serves, with the labels it may carry."""
 
 NATIVE_SERIES: Mapping[str, frozenset[str]] = {
-    signal.metric: frozenset({*MODEL_LABELS, *signal.labels})
+    signal.metric: frozenset({*MODEL_LABELS, *signal.possible_labels})
     for signal in SIGNALS.values()
     if signal.kind == "histogram"
 }

@@ -9,7 +9,7 @@ Prometheus metric that serves it; several signals may share one metric and diffe
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Literal
 
@@ -43,10 +43,20 @@ AGE_BUCKETS = (
     90.0, 92.0, 120.0, 123.0, 180.0, 184.0, 300.0, 306.0, 600.0, 610.0, 3600.0,
 )  # fmt: skip
 
+# Token counts.  Powers of two, as context lengths and most prompt classes are.
+LENGTH_BUCKETS = (
+    16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0, 32768.0,
+    65536.0, 131072.0,
+)  # fmt: skip
+
 MODEL_LABELS = ("model", "version")
 LORA_LABELS = ("max_lora", "running_lora_adapters", "waiting_lora_adapters")
 """Labels of the model-server protocol: how many adapters fit in a batch, and two lists of names."""
 TENANT = "tenant"
+PROMPT_CLASS = "prompt_class"
+"""The label of requests by the length of their prompt (:mod:`slos.prompt_classes`)."""
+CLASS_BASES = ("count", "estimate")
+"""Values of ``basis``: a prompt class from a number of tokens, or from an estimate of it."""
 OUTCOMES = ("ok", "error", "rejected", "timeout", "cancelled", "invalid", "disconnected")
 """``invalid`` is an invalid request (HTTP 400, gRPC INVALID_ARGUMENT): a client error.
 
@@ -68,7 +78,8 @@ class Signal:
 
     ``metric`` is the name as Prometheus stores it: counters end in ``_total``, histograms lack
     ``_bucket``.  ``labels`` are those of a sample besides ``model``, ``version`` and the ``fixed``
-    ones.  ``buckets`` are default upper bounds in seconds (histograms only).
+    ones.  ``buckets`` are default upper bounds, in seconds or tokens (histograms only).
+    ``by_prompt_class``: with prompt classes, samples also have the label ``prompt_class``.
     """
 
     key: str
@@ -80,6 +91,12 @@ class Signal:
     fixed: Mapping[str, str] = field(default_factory=dict)
     buckets: tuple[float, ...] = ()
     unit: str = ""
+    by_prompt_class: bool = False
+
+    @property
+    def possible_labels(self) -> tuple[str, ...]:
+        """The labels, and ``prompt_class`` where an SLO file can add it."""
+        return (*self.labels, PROMPT_CLASS) if self.by_prompt_class else self.labels
 
 
 def _catalogue(*signals: Signal) -> dict[str, Signal]:
@@ -134,20 +151,20 @@ def slo_events(key: str) -> str:
 
 def _slo_events(*latencies: Signal) -> tuple[Signal, ...]:
     """Return latency signals, each with the good and bad events of its thresholds."""
-    return (
-        *latencies,
-        *(
-            _member("slo_events", each.key, slo_events(each.key), f"SLO events: {each.title}")
-            for each in latencies
-        ),
-    )
+    return (*latencies, *map(_events_of, latencies))
+
+
+def _events_of(latency: Signal) -> Signal:
+    key = latency.key
+    events = _member("slo_events", key, slo_events(key), f"SLO events: {latency.title}")
+    return replace(events, by_prompt_class=latency.by_prompt_class)
 
 
 SIGNALS: Mapping[str, Signal] = _catalogue(
     *_slo_events(
     Signal("ttft", "Time to first token", "llm_time_to_first_token_seconds", "histogram",
            "Time from the arrival of a request to its first token.",
-           buckets=FIRST_TOKEN_BUCKETS, unit="s"),
+           buckets=FIRST_TOKEN_BUCKETS, unit="s", by_prompt_class=True),
     Signal("itl", "Inter-token latency", "llm_inter_token_latency_seconds", "histogram",
            "Gap between consecutive token-bearing chunks of a stream.",
            buckets=TOKEN_GAP_BUCKETS, unit="s"),
@@ -164,10 +181,10 @@ SIGNALS: Mapping[str, Signal] = _catalogue(
            buckets=REQUEST_BUCKETS, unit="s"),
     Signal("queue", "Queue time", "llm_request_queue_seconds", "histogram",
            "Time a request waits before its first scheduling.",
-           buckets=STAGE_BUCKETS, unit="s"),
+           buckets=STAGE_BUCKETS, unit="s", by_prompt_class=True),
     Signal("prefill", "Prefill time", "llm_request_prefill_seconds", "histogram",
            "Time from first scheduling to first token.",
-           buckets=STAGE_BUCKETS, unit="s"),
+           buckets=STAGE_BUCKETS, unit="s", by_prompt_class=True),
     Signal("decode", "Decode time", "llm_request_decode_seconds", "histogram",
            "Time from first to last token.",
            buckets=REQUEST_BUCKETS, unit="s"),
@@ -177,7 +194,7 @@ SIGNALS: Mapping[str, Signal] = _catalogue(
     ),
     Signal("requests", "Requests by outcome", "llm_requests_total", "counter",
            "Requests that ended, by outcome.",
-           labels=("outcome",)),
+           labels=("outcome",), by_prompt_class=True),
     Signal("request_failures", "Failed requests by reason", "llm_request_failures_total",
            "counter", "Requests that ended with another outcome than ok, by the server's reason.",
            labels=("outcome", "reason")),
@@ -258,10 +275,19 @@ SIGNALS: Mapping[str, Signal] = _catalogue(
            "counter", "Time in which clients did not read the data sent to them.", unit="s"),
     Signal("goodput", "Goodput", "llm_goodput_requests_total", "counter",
            "Requests by whether they met every clause of an objective.",
-           labels=("objective", "result", "clause")),
+           labels=("objective", "result", "clause"), by_prompt_class=True),
     Signal("tenant_goodput", "Goodput of tenants", "llm_tenant_goodput_requests_total", "counter",
            "Requests of one tenant by whether they met every clause of an objective.",
            labels=("objective", "result", "clause", TENANT)),
+    Signal("prompt_class", "Requests by prompt class", "llm_classified_requests_total", "counter",
+           "Requests by prompt class, and by whether the class comes from a number of tokens or "
+           "from an estimate.",
+           labels=("basis",), by_prompt_class=True),
+    Signal("input_length", "Input length", "llm_request_input_tokens", "histogram",
+           "Input tokens of each request.", buckets=LENGTH_BUCKETS, unit="tokens"),
+    Signal("output_length", "Output length", "llm_request_output_tokens", "histogram",
+           "Output tokens of each request with the outcome ok.",
+           buckets=LENGTH_BUCKETS, unit="tokens"),
     Signal("slo_slices", "Time slices", "llm_slo_slices_total", "counter",
            "Time slices of an objective that have ended, by whether they were good.",
            labels=("objective", "result")),
@@ -278,10 +304,17 @@ _TENANT_METRICS: Mapping[str, str] = {
 }
 
 
+PROMPT_CLASS_SIGNALS = ("prompt_class", "input_length", "output_length")
+"""Signals that exist only with prompt classes."""
 COMPANIONS = frozenset(
-    {"request_failures", "slo_slices", *TENANT_SIGNALS.values(), *map(slo_events, LATENCIES)}
+    {
+        *("request_failures", "slo_slices"),
+        *TENANT_SIGNALS.values(),
+        *map(slo_events, LATENCIES),
+        *PROMPT_CLASS_SIGNALS,
+    }
 )
-"""Signals that accompany another one if there are tenants, thresholds or failures."""
+"""Signals that exist only with tenants, thresholds, failures or prompt classes."""
 MAIN_SIGNALS = tuple(key for key in SIGNALS if key not in COMPANIONS)
 """Signals that every source reports, with a value or the reason why it is unavailable."""
 
@@ -298,7 +331,7 @@ def threshold_label(seconds: float | Decimal) -> str:
 
 
 def bucket_boundaries(signal: Signal, thresholds: Iterable[float] = ()) -> tuple[float, ...]:
-    """Return the signal's default boundaries, and every threshold (seconds) as a boundary.
+    """Return the signal's default boundaries, and every threshold as a boundary.
 
     A classic histogram answers "how many were within t" exactly only at a boundary.
     """

@@ -26,6 +26,7 @@ from slos.model import (
     Tier,
     TimeSlices,
 )
+from slos.prompt_classes import tokens_text
 from slos.yaml_text import block, entry, indented
 
 _DEFAULT = Alerting()
@@ -88,6 +89,7 @@ def _service(service: Service) -> dict[str, object]:
         dashboards=service.dashboards,
         histograms="" if service.histograms == HISTOGRAMS[0] else service.histograms,
         rules="" if service.rules == RULES[0] else service.rules,
+        prompt_classes=[tokens_text(bound) for bound in service.prompt_classes],
         alerting=_alerting(service.alerting),
         budget_policy=[{"when": _percent(step.spent), "do": step.do} for step in service.policy],
         objectives=service.objectives,

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from exporter.families import MetricFamily
+from exporter.protocol.events import Stages
 from exporter.recording.goodput import GoodputObjective
 from exporter.recording.label_limiter import MAX_SERIES, OTHER, SeriesBudget
 from exporter.recording.model_metrics import ModelMetrics
@@ -18,22 +19,33 @@ from exporter.web.text_format import TextWriter
 from exporter.web.view_families import families
 from slos.indicators import CLAUSES
 from slos.load import load_file
-from slos.signals import LATENCIES, SIGNALS
+from slos.prompt_classes import MAX_BOUNDS, PromptClasses
+from slos.signals import SIGNALS
 from tools.kubernetes import limits
 from tools.kubernetes.limit_files import ROOT, limit_files
 
 MODELS = 3
-OBJECTIVES = len(LATENCIES) + 1
+OBJECTIVES = 12
+CLASSES = PromptClasses.of(range(1, MAX_BOUNDS + 1))
 BOUNDARIES = (*(number / 10 for number in range(1, limits.ENGINE_BOUNDARIES + 1)), inf)
 DISTRIBUTION = Distribution(BOUNDARIES, (1.0,) * len(BOUNDARIES), 1.0)
 
 
 def busiest_model(name: str, budget: SeriesBudget) -> ModelMetrics:
-    """Return a model with an objective on every latency, and tenants until the budget is spent."""
-    goodput = GoodputObjective("chat/goodput", name, dict.fromkeys(CLAUSES, 0.8))
-    model = ModelMetrics(name, "1", dict.fromkeys(LATENCIES, (0.8,)), [goodput], budget)
-    assert model.token_histograms
-    for signal in LATENCIES:
+    """Return a model with goodput objectives, and tenants until the budget is spent.
+
+    No two objectives share a threshold, and the number of prompt classes is the limit.
+    """
+    limits = [0.81 + number / 1000 for number in range(OBJECTIVES)]
+    goodput = [
+        GoodputObjective(f"chat/goodput-{limit}", name, dict.fromkeys(CLAUSES, limit))
+        for limit in limits
+    ]
+    thresholds = dict.fromkeys(CLAUSES, limits)
+    model = ModelMetrics(name, "1", thresholds, goodput, budget, prompt_classes=CLASSES)
+    assert model.token_histograms()
+    model.observe_stages(Stages(0.5, 0.5, 0.5), CLASSES.labels[0])
+    for signal in ("tpot", "max_gap", "e2e"):
         model.observe(signal, 0.5)
     number = 0
     while model.begin_tenant(f"tenant-{number}") != OTHER:
@@ -51,7 +63,7 @@ def states(model: ModelMetrics) -> Iterator[SignalState]:
         labels = tuple((label, "x") for label in signal.labels)
         other = Measurement(key, model.name, "1", "engine", {labels: value})
         samples = measured.get(key, other).samples
-        if signal.kind == "histogram":
+        if signal.kind == "histogram" and not signal.by_prompt_class:
             samples = dict.fromkeys(samples, DISTRIBUTION)
         yield SignalState(key, model.name, "1", "wire", "exact", samples)
 

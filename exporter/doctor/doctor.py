@@ -20,6 +20,7 @@ from exporter.doctor.server_config import FLAG, first_response_settings
 from exporter.doctor.sidecar_client import read_sidecar
 from exporter.methods import METHODS
 from exporter.objectives.objective_status import ObjectiveState, evaluate
+from exporter.objectives.unclassified_models import with_unclassified
 from exporter.recording.model_metrics import WIRE_METHODS
 from exporter.samples import Measurement, ModelInfo, SourceError
 from exporter.settings import Settings, load_settings
@@ -33,6 +34,7 @@ from promql.http_client import FetchLimits, public
 from slos.errors import InvalidFile, Problem
 from slos.indicators import INDICATORS
 from slos.model import Service
+from slos.prompt_classes import shared_classes
 from slos.signals import SIGNALS
 
 WAIT = 3.0
@@ -157,19 +159,22 @@ async def _view(
     store = Store(stale_after=60.0)
     async with AsyncExitStack() as stack:
         sources = [await stack.enter_async_context(one) for one in configured(config, services)]
-        await asyncio.gather(*(_read(source, store) for source in sources))
+        classes = bool(shared_classes(services).labels)
+        await asyncio.gather(*(_read(source, store, classes) for source in sources))
         await asyncio.sleep(WAIT)
-        read = await asyncio.gather(*(_read(source, store) for source in sources))
+        read = await asyncio.gather(*(_read(source, store, classes) for source in sources))
     return store.view(monotonic()), tuple(chain.from_iterable(read))
 
 
-async def _read(source: Source, store: Store) -> tuple[Measurement, ...]:
+async def _read(source: Source, store: Store, has_classes: bool) -> tuple[Measurement, ...]:
     began = monotonic()
     try:
         snapshot = await source.snapshot(began)
     except SourceError as error:
         store.fail(source.name, error, monotonic(), monotonic() - began)
         return ()
+    if has_classes:
+        snapshot = with_unclassified(snapshot)
     store.update(snapshot, monotonic(), monotonic() - began)
     return snapshot.measurements
 

@@ -39,6 +39,20 @@ METHODS: Mapping[str, Method] = {
         "a lower bound: some responses have no usage; OpenAI's streams have it with "
         "stream_options.include_usage",
     ),
+    "wire_prompt_tokens": Method(
+        WIRE,
+        "exact",
+        "the number of input tokens: of a tokenised prompt, or from the server before the class is "
+        "needed",
+    ),
+    "wire_prompt_bytes": Method(
+        ENGINE + 1,
+        "estimate",
+        "the bytes of the prompt's text / bytes per token, where no number of tokens is known",
+        "bytes per token are those of the model's earlier requests with a number of tokens, 4 "
+        "before the first one; images and audio count as no tokens; the class of a prompt close to "
+        "a bound may be the neighbouring one",
+    ),
     "wire_stages": Method(
         WIRE,
         "exact",

@@ -14,7 +14,7 @@ from exporter.store.view import SignalState, gauge
 from slos.indicators import INDICATORS, Verdicts
 from slos.model import Objective, Service
 from slos.names import goodput_objective
-from slos.signals import TENANT, TENANT_SIGNALS, slo_events, threshold_label
+from slos.signals import PROMPT_CLASS, TENANT, TENANT_SIGNALS, slo_events, threshold_label
 
 Signals = Mapping[str, SignalState]
 
@@ -42,23 +42,29 @@ def compliance(service: Service, objective: Objective, signals: Signals) -> Comp
     indicator = INDICATORS.get(objective.indicator)
     if indicator is None or objective.slices is not None:
         return None
-    tenant = service.selects(objective).get(TENANT, "")
+    selected = service.selects(objective)
+    tenant = selected.get(TENANT, "")
+    wanted = {label: selected[label] for label in (TENANT, PROMPT_CLASS) if label in selected}
     if indicator.verdicts:
-        return _by_verdict(indicator.verdicts, service, objective, signals, tenant)
+        return _by_verdict(indicator.verdicts, service, objective, signals, wanted)
     if tenant or objective.threshold is None:
         return None
     if indicator.threshold == "seconds":
-        return _by_threshold(indicator.signals[0], objective.threshold, signals)
+        return _by_threshold(indicator.signals[0], objective.threshold, signals, wanted)
     return _by_gauges(indicator.signals, objective.threshold, signals)
 
 
 def _by_verdict(
-    verdicts: Verdicts, service: Service, objective: Objective, signals: Signals, tenant: str
+    verdicts: Verdicts,
+    service: Service,
+    objective: Objective,
+    signals: Signals,
+    wanted: Mapping[str, str],
 ) -> Compliance | None:
-    state = signals.get(TENANT_SIGNALS[verdicts.signal] if tenant else verdicts.signal)
+    state = signals.get(TENANT_SIGNALS[verdicts.signal] if TENANT in wanted else verdicts.signal)
     if state is None or not state.samples:
         return None
-    wanted = {TENANT: tenant} if tenant else {}
+    wanted = {**wanted}
     if verdicts.signal == "goodput":
         wanted["objective"] = goodput_objective(service.service, objective.name)
     counts = {"good": 0.0, "bad": 0.0}
@@ -74,18 +80,20 @@ def _by_verdict(
     return Compliance(counts["good"], counts["bad"])
 
 
-def _by_threshold(signal: str, threshold: Decimal, signals: Signals) -> Compliance | None:
+def _by_threshold(
+    signal: str, threshold: Decimal, signals: Signals, wanted: Mapping[str, str]
+) -> Compliance | None:
     events = signals.get(slo_events(signal))
     if events is not None and events.samples:
-        own = ("threshold", threshold_label(threshold))
-        counts = {
-            dict(labels).get("result"): count_of(value)
-            for labels, value in events.last_minute.items()
-            if own in labels
-        }
-        return Compliance(counts.get("good", 0.0), counts.get("bad", 0.0))
+        own = {**wanted, "threshold": threshold_label(threshold)}
+        counts = {"good": 0.0, "bad": 0.0}
+        for labels, count in events.last_minute.items():
+            given = dict(labels)
+            if own.items() <= given.items():
+                counts[given["result"]] += count_of(count)
+        return Compliance(counts["good"], counts["bad"])
     state = signals.get(signal)
-    value = state.last_minute.get(UNLABELLED) if state else None
+    value = state.last_minute.get(UNLABELLED) if state and not wanted else None
     if not isinstance(value, Distribution) or float(threshold) not in value.boundaries:
         return None
     good = value.counts[value.boundaries.index(float(threshold))]

@@ -10,10 +10,12 @@ from math import inf
 from typing import Literal
 
 from exporter.objectives.compliance import compliance
+from exporter.objectives.unclassified_models import UNCLASSIFIED
 from exporter.samples import Distribution
 from exporter.store.view import SignalState, View
 from promql.expr import decimal_text
 from slos.durations import format_duration
+from slos.indicator_events import by_prompt_class
 from slos.indicators import INDICATORS, Verdicts, good_sentence
 from slos.model import Objective, Service
 from slos.names import goodput_objective
@@ -143,6 +145,8 @@ def _verdict(service: Service, objective: Objective, signals: dict[str, SignalSt
         found[1:] = map(_as_estimate, found[1:])
     if indicator.verdicts and indicator.verdicts.unknown:
         found = [_counter_verdict(service, objective, indicator.verdicts, signals, found[0])]
+    if by_prompt_class(objective, service):
+        found.append(_prompt_class_verdict(signals.get("prompt_class")))
     worst = min(found, key=lambda one: WORST_FIRST.index(one.quality))
     if worst.quality == "unavailable":
         return worst
@@ -154,6 +158,12 @@ def _signal_verdict(key: str, state: SignalState | None) -> _Verdict:
         return _Verdict("unavailable", f"{_lower(key)}: not reported for this model", "")
     note = f"{_lower(key)}: {state.note}" if state.note else ""
     return _Verdict(state.quality, note, state.fix)
+
+
+def _prompt_class_verdict(state: SignalState | None) -> _Verdict:
+    if state is None:
+        return _Verdict("unavailable", UNCLASSIFIED.reason, UNCLASSIFIED.fix)
+    return _signal_verdict("prompt_class", state)
 
 
 def _as_estimate(verdict: _Verdict) -> _Verdict:

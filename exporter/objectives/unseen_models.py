@@ -18,6 +18,7 @@ from slos.indicator_events import sidecar_evaluates_slices
 from slos.indicators import INDICATORS
 from slos.model import Objective, Service
 from slos.names import goodput_objective
+from slos.prompt_classes import PromptClasses
 from slos.signals import LATENCIES, TENANT, TENANT_SIGNALS, slo_events
 
 METHOD = "selected"
@@ -31,11 +32,12 @@ def selected_models(services: Iterable[Service]) -> dict[str, tuple[SignalState,
     gauges: dict[str, set[str]] = {}
     for service in services:
         own = tuple(goodput_objectives([service]))
+        classes = PromptClasses.of(service.prompt_classes).labels
         for objective in service.objectives:
             selector = service.selects(objective)
             if "model" in selector and not objective.queries:
                 counters = found.setdefault(selector["model"], {})
-                for signal, labels in _counters(service, objective, own):
+                for signal, labels in _counters(service, objective, own, classes):
                     counters.setdefault(signal, {}).update(dict.fromkeys(labels, 0.0))
                 if INDICATORS[objective.indicator].in_slices:
                     signals = INDICATORS[objective.indicator].signals
@@ -74,19 +76,23 @@ def with_unseen(view: View, selected: Mapping[str, Sequence[SignalState]]) -> Vi
 
 
 def _counters(
-    service: Service, objective: Objective, own: Sequence[GoodputObjective]
+    service: Service,
+    objective: Objective,
+    own: Sequence[GoodputObjective],
+    classes: Sequence[str],
 ) -> Iterable[tuple[str, tuple[Labels, ...]]]:
     indicator, selector = INDICATORS[objective.indicator], service.selects(objective)
     if sidecar_evaluates_slices(objective, service):
         yield "slo_slices", slice_labels(goodput_objective(service.service, objective.name))
     if objective.indicator in LATENCIES and objective.threshold is not None:
         signal = slo_events(objective.indicator)
-        yield signal, known_labels(signal, thresholds=(float(objective.threshold),))
+        thresholds = (float(objective.threshold),)
+        yield signal, known_labels(signal, thresholds=thresholds, prompt_classes=classes)
     elif indicator.verdicts:
         signal = indicator.verdicts.signal
         named = [one for one in own if one.name.endswith(f"/{objective.name}")]
         labels = known_labels(signal, objectives=named)
-        yield signal, labels
+        yield signal, known_labels(signal, objectives=named, prompt_classes=classes)
         if TENANT in selector and signal in TENANT_SIGNALS:
             of_tenant = (TENANT, selector[TENANT])
             yield TENANT_SIGNALS[signal], tuple(tuple(sorted((*one, of_tenant))) for one in labels)

@@ -49,6 +49,8 @@ class Stream:
     * ``arrived``: when the last byte of the request was seen, or the first byte of the response if
       that came earlier; in seconds of the observer's clock.
     * ``prompt``: a salted hash of the request, to recognise retries; 0 if unknown.
+    * ``prompt_tokens``: the length of a prompt in tokens if the request has it tokenised;
+      ``prompt_bytes``: the size of any other prompt's text.  None if unknown or not measured.
     * ``choices``: the requested number of choices.  Only the chunks of the first one are timed;
       ``other_chunks`` counts those of the others.
     * ``counted``: the server reported the number of output tokens.
@@ -67,6 +69,8 @@ class Stream:
     request_id: str = ""
     streaming: bool = False
     prompt: int = 0
+    prompt_tokens: int | None = None
+    prompt_bytes: int | None = None
     choices: int = 1
     other_chunks: int = 0
     opaque: bool = False
@@ -139,11 +143,13 @@ class ObserverSettings:
     """Settings of observers.
 
     ``tenant_header`` is a header's name in lower case, empty for none.  ``salt`` keys the hashes of
-    prompts, so that they are of no use outside this process.
+    prompts, so that they are of no use outside this process.  ``measure_prompts``: measure the
+    length of prompts.
     """
 
     tenant_header: str = ""
     salt: bytes = b""
+    measure_prompts: bool = False
 
 
 class Observer(Protocol):

@@ -269,7 +269,8 @@ class GrpcCall:
             self._listener.skipped("requests")
             return
         try:
-            request = scan_request(message.body, whole=message.whole)
+            measure = self._connection.settings.measure_prompts
+            request = scan_request(message.body, whole=message.whole, measure=measure)
         except MalformedMessageError:
             self._listener.skipped("malformed")
             return
@@ -317,6 +318,8 @@ class GrpcCall:
             request_id=request.request_id,
             streaming=self._streaming,
             prompt=prompt,
+            prompt_tokens=request.length.tokens,
+            prompt_bytes=request.length.size,
             arrived=time,
             silent_end=self._streaming and not (request.wants_final or self._marks_final),
         )

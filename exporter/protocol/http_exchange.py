@@ -18,6 +18,7 @@ from exporter.protocol.http1_framing import (
     values,
 )
 from exporter.protocol.json_scan import JsonScanner, name
+from exporter.protocol.prompt_size import PromptScanner
 from exporter.protocol.response import KSERVE, ApiFormat, ResponseReader, of_status
 from exporter.protocol.sse import SseSplitter
 
@@ -80,7 +81,8 @@ class HttpExchange:
         self._digest = hashlib.blake2b(path + b"\n", digest_size=8, key=settings.salt[:64])
         if self.stream:
             self.stream.tenant = _tenant(request, settings)
-            self._scanner = JsonScanner(self._api.request)
+            new = PromptScanner if settings.measure_prompts else JsonScanner
+            self._scanner = new(self._api.request)
             self._inflater = _inflater(self._scanner, _encoding(request.fields))
 
     @property
@@ -214,6 +216,8 @@ class HttpExchange:
             stream.request_id = fields.request_id
             stream.choices = fields.choices
             stream.streaming = stream.streaming or fields.streaming
+        if isinstance(self._scanner, PromptScanner):
+            stream.prompt_tokens, stream.prompt_bytes = self._scanner.length()
         self._scanner = None
         stream.arrived = arrived
         self._started = True

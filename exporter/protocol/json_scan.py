@@ -54,7 +54,7 @@ _LITERAL = re.compile(rb"[0-9A-Za-z+.\-]*+")
 _QUOTE, _BACKSLASH = b'"'[0], b"\\"[0]
 
 
-class _Expected(Enum):
+class Expected(Enum):
     """The token that the scanner expects next."""
 
     VALUE = auto()
@@ -96,7 +96,7 @@ class JsonScanner:
         self.found: dict[str, Found] = {}
         self._depth = self._commas = self._skips = 0
         self._remaining = limit
-        self._expected = _Expected.VALUE
+        self._expected = Expected.VALUE
         self._stack: list[tuple[Wanted, Found]] = []
         self._wanted: Wanted | None = wanted
         self._key = ""
@@ -114,7 +114,7 @@ class JsonScanner:
             data = data[: self._remaining]
             self._remaining -= len(data)
         at, end = 0, len(data)
-        while at < end and self._expected is not _Expected.NOTHING:
+        while at < end and self._expected is not Expected.NOTHING:
             at = self._step(data, at)
         if self._remaining == 0:
             self._stop()
@@ -122,23 +122,23 @@ class JsonScanner:
     def _step(self, data: bytes, at: int) -> int:
         """Scan one token from ``at`` on; return the offset after it."""
         awaits = self._expected
-        if awaits is _Expected.TEXT:
+        if awaits is Expected.TEXT:
             return self._text(data, at)
-        if awaits is _Expected.SKIPPED:
+        if awaits is Expected.SKIPPED:
             return self._skip(data, at)
-        if awaits is _Expected.LITERAL:
+        if awaits is Expected.LITERAL:
             return self._literal(data, at)
         after = _end(_SPACE, data, at)
         if after > at:
             return after
         byte = data[at : at + 1]
-        if awaits is _Expected.COLON:
-            self._expected = _Expected.VALUE if byte == b":" else _Expected.NOTHING
-        elif awaits is _Expected.COMMA:
+        if awaits is Expected.COLON:
+            self._expected = Expected.VALUE if byte == b":" else Expected.NOTHING
+        elif awaits is Expected.COMMA:
             self._comma(byte)
-        elif awaits is _Expected.KEY:
+        elif awaits is Expected.KEY:
             self._before_key(byte)
-        elif awaits is _Expected.ELEMENT and byte == b"]":
+        elif awaits is Expected.ELEMENT and byte == b"]":
             self._leave()
         else:
             return at + self._value(byte)
@@ -148,13 +148,13 @@ class JsonScanner:
         container = self._stack[-1][1]
         if byte == b"," and isinstance(container, list) and len(container) >= MEMBERS:
             self._stack.pop()
-            self._wanted, self._depth, self._expected = None, 1, _Expected.SKIPPED
+            self._wanted, self._depth, self._expected = None, 1, Expected.SKIPPED
         elif byte == b",":
             self._commas += 1
             if self._commas > COMMAS:
                 self._stop()
                 return
-            self._expected = _Expected.KEY if isinstance(container, dict) else _Expected.VALUE
+            self._expected = Expected.KEY if isinstance(container, dict) else Expected.VALUE
             self._wanted = self._of_element()
         elif byte == (b"}" if isinstance(container, dict) else b"]"):
             self._leave()
@@ -180,9 +180,9 @@ class JsonScanner:
             self._enter(wanted)
         elif byte in (b"{", b"["):
             self._depth, self._filled = 1, False
-            self._expected = _Expected.SKIPPED
+            self._expected = Expected.SKIPPED
         elif _LITERAL.fullmatch(byte):
-            self._token, self._expected = bytearray(), _Expected.LITERAL
+            self._token, self._expected = bytearray(), Expected.LITERAL
             return 0
         else:
             self._stop()
@@ -195,12 +195,12 @@ class JsonScanner:
         else:
             self._put(container)
         self._stack.append((wanted, container))
-        self._expected = _Expected.KEY if isinstance(container, dict) else _Expected.ELEMENT
+        self._expected = Expected.KEY if isinstance(container, dict) else Expected.ELEMENT
         self._wanted = self._of_element()
 
     def _leave(self) -> None:
         self._stack.pop()
-        self._expected = _Expected.COMMA if self._stack else _Expected.NOTHING
+        self._expected = Expected.COMMA if self._stack else Expected.NOTHING
 
     def _of_element(self) -> Wanted | None:
         """Return the selection for the next element if the innermost container is an array."""
@@ -210,7 +210,7 @@ class JsonScanner:
         return None
 
     def _begin_text(self, *, is_key: bool, kept: bool) -> None:
-        self._expected, self._is_key, self._filled = _Expected.TEXT, is_key, False
+        self._expected, self._is_key, self._filled = Expected.TEXT, is_key, False
         self._token = bytearray() if kept else None
 
     def _text(self, data: bytes, at: int) -> int:
@@ -237,12 +237,12 @@ class JsonScanner:
         text = _decoded(bytes(token)) if token is not None and len(token) <= NAME_BYTES else None
         if self._is_key:
             self._key, self._wanted = text or "", self._of_member(text)
-            self._expected = _Expected.COLON
+            self._expected = Expected.COLON
             return
         if token is None:
             text = "x" if self._filled else ""
         self._put(text)
-        self._expected = _Expected.COMMA
+        self._expected = Expected.COMMA
 
     def _of_member(self, key: str | None) -> Wanted | None:
         wanted, container = self._stack[-1]
@@ -265,7 +265,7 @@ class JsonScanner:
             self._stop()
             return end
         self._put(value)
-        self._expected = _Expected.COMMA
+        self._expected = Expected.COMMA
         return end
 
     def _skip(self, data: bytes, at: int) -> int:
@@ -293,7 +293,7 @@ class JsonScanner:
         self._filled = self._filled or bool(data[begin:last].strip(_SPACES))
         if not self._depth:
             self._put(self._filled)
-            self._expected = _Expected.COMMA
+            self._expected = Expected.COMMA
         return at
 
     def _skip_text(self, data: bytes, at: int) -> int:
@@ -321,7 +321,7 @@ class JsonScanner:
             container.append(value)
 
     def _stop(self) -> None:
-        self._expected, self._token = _Expected.NOTHING, None
+        self._expected, self._token = Expected.NOTHING, None
 
 
 def loaded(data: bytes) -> dict[str, Found] | None:

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from exporter.protocol.prompt_size import UNMEASURED, PromptLength
+
 NAME_BYTES = 256
 """Longer names and ids are truncated, because they are kept as long as their request is active."""
 HEADS, HEAD_BYTES, HEAD_SIZES = 1024, 512, 16
@@ -27,6 +29,8 @@ _MIN_BYTES, _MAX_BYTES = 4, 1 << 14  # of a response with a length of one or two
 # Tags: field number << 3 | wire type.
 _MODEL_NAME, _MODEL_VERSION, _ID, _PARAMETERS = 0x0A, 0x12, 0x1A, 0x22  # request and response
 _OUTPUTS, _RAW_CONTENTS = 0x2A, 0x32
+_INPUTS, _RAW_INPUTS = 0x2A, 0x3A
+_INPUT_NAME, _DATATYPE, _SHAPE, _SIDE, _INPUT_CONTENTS = 0x0A, 0x12, 0x1A, 0x18, 0x2A
 _ERROR_MESSAGE, _INFER_RESPONSE = 0x0A, 0x12
 _KEY, _VALUE = 0x0A, 0x12
 _BOOL_PARAM, _OTHER_PARAMS = 0x08, {0x10, 0x1A, 0x21, 0x28}
@@ -36,6 +40,9 @@ _BYTES_CONTENTS = 0x42
 _WANT_FINAL = b"triton_enable_empty_final_response"
 _FINAL = b"triton_final_response"
 _TEXT_OUTPUT = b"text_output"
+_INPUT_IDS, _TEXT_INPUT, _TEXT_TYPE = b"input_ids", b"text_input", b"BYTES"
+_LENGTH_BYTES = 4
+"""Bytes of the length before each string of a BYTES tensor."""
 
 Field = tuple[int, int, int]
 """Tag; then start and stop of a length-delimited value, or a varint and its stop."""
@@ -49,7 +56,8 @@ class MalformedMessageError(ValueError):
 class InferRequest:
     """A ModelInferRequest; ``id_field`` is start and stop of the field ``id``, tag included.
 
-    ``wants_final``: the server sends a final response even if it is empty.
+    ``wants_final``: the server sends a final response even if it is empty.  ``length`` is that of
+    the prompt.
     """
 
     model: str = ""
@@ -57,6 +65,7 @@ class InferRequest:
     request_id: str = ""
     wants_final: bool = False
     id_field: tuple[int, int] = (0, 0)
+    length: PromptLength = UNMEASURED
 
 
 @dataclass(slots=True)
@@ -79,8 +88,12 @@ class InferResponse:
     head: tuple[int, int]
 
 
-def scan_request(message: bytes, *, whole: bool = True) -> InferRequest:
-    """Read a ModelInferRequest; raises MalformedMessageError."""
+def scan_request(message: bytes, *, whole: bool = True, measure: bool = False) -> InferRequest:
+    """Read a ModelInferRequest, with the length of its prompt if ``measure``.
+
+    Raises MalformedMessageError.
+    """
+    inputs = _Inputs(message) if measure else None
     texts = dict.fromkeys((_MODEL_NAME, _MODEL_VERSION, _ID), "")
     wants_final, id_field, before = False, (0, 0), 0
     for tag, start, stop in _fields(message, 0, len(message), whole):
@@ -92,10 +105,77 @@ def scan_request(message: bytes, *, whole: bool = True) -> InferRequest:
             key, value = _parameter(message, start, stop)
             if key == _WANT_FINAL:
                 wants_final = value is True
+        elif inputs:
+            inputs.add(tag, start, stop)
         before = stop
     return InferRequest(
-        texts[_MODEL_NAME], texts[_MODEL_VERSION], texts[_ID], wants_final, id_field
+        texts[_MODEL_NAME],
+        texts[_MODEL_VERSION],
+        texts[_ID],
+        wants_final,
+        id_field,
+        inputs.length() if inputs else UNMEASURED,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _InputTensor:
+    """A tensor of a request; ``size`` is that of typed contents in bytes, None without any."""
+
+    name: bytes
+    datatype: bytes
+    elements: int
+    size: int | None
+
+
+class _Inputs:
+    """Collect the tensors of a request, whose raw contents follow all of them in their order."""
+
+    __slots__ = ("_message", "_raw_sizes", "_tensors")
+
+    def __init__(self, message: bytes) -> None:
+        self._message = message
+        self._tensors: list[_InputTensor] = []
+        self._raw_sizes: list[int] = []
+
+    def add(self, tag: int, start: int, stop: int) -> None:
+        """Add a field of the request."""
+        if tag == _INPUTS:
+            self._tensors.append(self._tensor(start, stop))
+        elif tag == _RAW_INPUTS:
+            self._raw_sizes.append(stop - start)
+
+    def length(self) -> PromptLength:
+        """Return the length of the prompt: the shape of ``input_ids``, or the bytes of its text."""
+        raw_sizes = iter(self._raw_sizes)
+        texts: dict[bytes, int | None] = {}
+        for tensor in self._tensors:
+            size = next(raw_sizes, None) if tensor.size is None else tensor.size
+            if tensor.name == _INPUT_IDS:
+                return PromptLength(tokens=tensor.elements)
+            if tensor.datatype == _TEXT_TYPE:
+                texts[tensor.name] = size
+        sizes = [texts[_TEXT_INPUT]] if _TEXT_INPUT in texts else [*texts.values()]
+        known = [size for size in sizes if size is not None]
+        whole = bool(known) and len(known) == len(sizes)
+        return PromptLength(size=sum(known)) if whole else UNMEASURED
+
+    def _tensor(self, start: int, stop: int) -> _InputTensor:
+        message, name, datatype, elements, size = self._message, b"", b"", 1, None
+        for tag, begin, end in _inside(message, start, stop):
+            if tag == _INPUT_NAME:
+                name = message[begin:end]
+            elif tag == _DATATYPE:
+                datatype = message[begin:end]
+            elif tag == _SIDE:
+                elements *= begin
+            elif tag == _SHAPE:
+                while begin < end:
+                    side, begin = _varint(message, begin, end)
+                    elements *= side
+            elif tag == _INPUT_CONTENTS:
+                size = end - begin
+        return _InputTensor(name, datatype, elements, size)
 
 
 def scan_response(message: bytes, *, streamed: bool, whole: bool = True) -> InferResponse:

@@ -33,8 +33,9 @@ class ActiveRequest:
     def merge_after_fin(self, stream: Stream) -> None:
         """Merge the chunks after the client's FIN with the others: it was not a disconnect."""
         if self.at_fin is not None and self.histograms:
-            self.model.token_histograms.add(self.histograms)
-            self.histograms = self.model.token_histograms
+            histograms = self.model.token_histograms(self.evaluation.prompt_class or "")
+            histograms.add(self.histograms)
+            self.histograms = histograms
             if self.at_fin.chunks < stream.chunks:
                 self.evaluation.resolve_pending_gap(self.model)
         self.at_fin = None

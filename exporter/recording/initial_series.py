@@ -8,12 +8,15 @@ from itertools import product
 from exporter.recording.goodput import GoodputObjective
 from exporter.samples import UNLABELLED, Labels
 from slos.signals import (
+    CLASS_BASES,
     DISCONNECT_PHASES,
     LATENCIES,
     OUTCOME_CLAUSE,
     OUTCOMES,
     PHASES,
+    PROMPT_CLASS,
     RESULTS,
+    SIGNALS,
     slo_events,
     threshold_label,
 )
@@ -22,13 +25,33 @@ SLO_EVENTS = frozenset(map(slo_events, LATENCIES))
 
 
 def known_labels(
-    signal: str, *, thresholds: Iterable[float] = (), objectives: Iterable[GoodputObjective] = ()
+    signal: str,
+    *,
+    thresholds: Iterable[float] = (),
+    objectives: Iterable[GoodputObjective] = (),
+    prompt_classes: Iterable[str] = (),
 ) -> tuple[Labels, ...]:
-    """Return the label sets of a counter that every model has; empty if there are none.
+    """Return the label sets of a signal that every model has; empty if there are none.
 
     ``thresholds`` (seconds) are those of the SLO event's latency; ``objectives`` those of the
     model.  Reasons and tenants are not known in advance: their series begin later.
     """
+    every = _known_labels(signal, thresholds, objectives)
+    if not SIGNALS[signal].by_prompt_class:
+        return every
+    return tuple(
+        with_prompt_class(labels, one) for labels in every for one in (prompt_classes or ("",))
+    )
+
+
+def with_prompt_class(labels: Labels, prompt_class: str) -> Labels:
+    """Return labels, sorted, with a prompt class; an empty one adds none."""
+    return tuple(sorted((*labels, (PROMPT_CLASS, prompt_class)))) if prompt_class else labels
+
+
+def _known_labels(
+    signal: str, thresholds: Iterable[float], objectives: Iterable[GoodputObjective]
+) -> tuple[Labels, ...]:
     match signal:
         case "requests" | "requests_without_first_token":
             return tuple((("outcome", outcome),) for outcome in OUTCOMES)
@@ -38,6 +61,8 @@ def known_labels(
                 for outcome, phase in product(OUTCOMES, PHASES)
                 if (outcome == "ok") == (phase == "complete")
             )
+        case "prompt_class":
+            return tuple((("basis", basis),) for basis in CLASS_BASES)
         case "disconnects":
             return tuple((("phase", phase),) for phase in DISCONNECT_PHASES)
         case "goodput":

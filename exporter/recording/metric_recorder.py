@@ -23,7 +23,7 @@ Series = tuple[str, str, str, str]
 
 
 class Histogram:
-    """A histogram of seconds; an observation costs a binary search and two additions.
+    """A histogram of seconds or tokens; an observation costs a binary search and two additions.
 
     ``boundaries`` are ascending upper bounds and end with ``inf``; ``counts`` are not cumulative.
     """
@@ -36,7 +36,7 @@ class Histogram:
         self.sum = 0.0
 
     def observe(self, value: float, weight: float = 1.0) -> None:
-        """Record ``weight`` observations of ``value`` seconds."""
+        """Record ``weight`` observations of a value."""
         self.counts[bisect_left(self.boundaries, value)] += weight
         self.sum += value * weight
 
@@ -51,42 +51,47 @@ class Histogram:
 class MetricRecorder:
     """Count events by signal, model, version and method.
 
-    ``thresholds`` are SLO thresholds by signal in seconds: each becomes an exact bucket boundary.
+    ``thresholds`` are SLO thresholds by signal: each becomes an exact bucket boundary.
     ``start_time`` is that of the measurements: None if the first events may be older than the
     sidecar.
     """
 
     thresholds: Mapping[str, Iterable[float]] = field(default_factory=dict)
     start_time: float | None = None
-    _histograms: dict[Series, Histogram] = field(default_factory=dict)
+    _histograms: dict[Series, dict[Labels, Histogram]] = field(default_factory=dict)
     _counters: dict[Series, dict[Labels, float]] = field(default_factory=dict)
 
-    def observe(self, series: Series, value: float, weight: float = 1.0) -> None:
-        """Record ``weight`` observations of ``value`` seconds."""
-        self.histogram(series).observe(value, weight)
+    def observe(
+        self, series: Series, value: float, weight: float = 1.0, labels: Labels = ()
+    ) -> None:
+        """Record ``weight`` observations of a value."""
+        self.histogram(series, labels).observe(value, weight)
 
-    def histogram(self, series: Series) -> Histogram:
+    def histogram(self, series: Series, labels: Labels = ()) -> Histogram:
         """Return the histogram of a series; create it if needed."""
-        histogram = self._histograms.get(series)
+        histograms = self._histograms.setdefault(series, {})
+        histogram = histograms.get(labels)
         if histogram is None:
-            boundaries = (
-                *bucket_boundaries(SIGNALS[series[0]], self.thresholds.get(series[0], ())),
-                inf,
-            )
-            histogram = self._histograms[series] = Histogram(boundaries)
+            histogram = histograms[labels] = Histogram(self.boundaries(series[0]))
         return histogram
+
+    def boundaries(self, signal: str) -> tuple[float, ...]:
+        """Return the bucket boundaries of a histogram signal."""
+        return *bucket_boundaries(SIGNALS[signal], self.thresholds.get(signal, ())), inf
 
     def count(self, series: Series, labels: Labels = (), amount: float = 1.0) -> None:
         """Add ``amount`` events; an amount of 0 creates the series."""
         counter = self._counters.setdefault(series, {})
         counter[labels] = counter.get(labels, 0.0) + amount
 
-    def declare(self, series: Series) -> None:
-        """Create a series before its first event."""
-        if SIGNALS[series[0]].kind == "histogram":
-            self.histogram(series)
-        else:
-            self._counters.setdefault(series, {})
+    def declare(self, series: Series, labels: Iterable[Labels]) -> None:
+        """Create a series with these label sets before its first event, at zero."""
+        is_histogram = SIGNALS[series[0]].kind == "histogram"
+        for each in labels:
+            if is_histogram:
+                self.histogram(series, each)
+            else:
+                self.count(series, each, 0.0)
 
     def change_method(self, series: Series, method: str) -> None:
         """Continue the totals of a series under another method."""
@@ -102,8 +107,11 @@ class MetricRecorder:
     def measurements(self) -> tuple[Measurement, ...]:
         """Return all measurements so far."""
         values: dict[Series, Mapping[Labels, Value]] = {
-            series: {(): Distribution(h.boundaries, tuple(accumulate(h.counts)), h.sum)}
-            for series, h in self._histograms.items()
+            series: {
+                labels: Distribution(one.boundaries, tuple(accumulate(one.counts)), one.sum)
+                for labels, one in histograms.items()
+            }
+            for series, histograms in self._histograms.items()
         }
         values.update((series, dict(counter)) for series, counter in self._counters.items())
         return tuple(

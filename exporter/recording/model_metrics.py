@@ -5,23 +5,25 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from math import inf
 from time import monotonic
 
-from exporter.protocol.events import Stages
+from exporter.protocol.events import Stages, Stream
 from exporter.recording.goodput import GoodputObjective, GoodputVerdict
-from exporter.recording.initial_series import known_labels
+from exporter.recording.initial_series import known_labels, with_prompt_class
 from exporter.recording.label_limiter import OTHER, LabelLimiter, SeriesBudget
 from exporter.recording.metric_recorder import Histogram, MetricRecorder, Series
+from exporter.recording.prompt_classifier import PromptLengths
 from exporter.samples import UNLABELLED, Distribution, Labels, Measurement, Value
+from slos.prompt_classes import NO_CLASSES, PromptClasses
 from slos.signals import (
+    CLASS_BASES,
     LATENCIES,
     OUTCOMES,
+    PROMPT_CLASS_SIGNALS,
     RESULTS,
     SIGNALS,
     TENANT,
     TENANT_SIGNALS,
-    bucket_boundaries,
     slo_events,
     threshold_label,
 )
@@ -32,6 +34,7 @@ WIRE_METHODS: Mapping[str, str] = {
     "disconnect_release": "wire_released",
     "wasted_tokens": "wire_released",
     "suspected_retries": "wire_retries",
+    "prompt_class": "wire_prompt_tokens",
 }
 """Methods by signal; the method of all others is ``wire``."""
 FALLBACK_METHODS: Mapping[str, str] = {
@@ -41,6 +44,9 @@ FALLBACK_METHODS: Mapping[str, str] = {
     "goodput": "wire_chunks",
     "input_tokens": "wire_usage",
     "cached_input_tokens": "wire_usage",
+    "prompt_class": "wire_prompt_bytes",
+    "input_length": "wire_prompt_bytes",
+    "output_length": "wire_chunks",
 }
 """The method of a signal after the first request that does not report what it needs."""
 _STAGES = ("queue", "prefill", "decode")
@@ -109,6 +115,7 @@ class ModelMetrics:
     * ``late_gaps``: waits for a token that no histogram counts yet, by threshold of ``itl``.
     * ``tenants``: tenants whose counters exist from the start.
     * ``unversioned``: the metrics of requests without a version.
+    * ``prompt_classes``: the classes of requests, none by default.
     """
 
     def __init__(
@@ -119,6 +126,7 @@ class ModelMetrics:
         objectives: Iterable[GoodputObjective],
         budget: SeriesBudget | None = None,
         tenants: Iterable[str] = (),
+        prompt_classes: PromptClasses = NO_CLASSES,
     ) -> None:
         self.name = name
         self.version = version
@@ -128,7 +136,9 @@ class ModelMetrics:
         self.changed = True
         self._budget = budget or SeriesBudget()
         self.objectives = tuple(one for one in objectives if one.model in ("", name))
-        self._token_histograms: TokenHistograms | None = None
+        self.prompt_classes = prompt_classes
+        self.prompt_lengths = PromptLengths()
+        self._token_histograms: dict[str, TokenHistograms] = {}
         self._stages = "wire_stages"
         self._estimated: set[str] = set()
         self._reasons = LabelLimiter(MAX_REASONS)
@@ -139,36 +149,61 @@ class ModelMetrics:
         clauses = (objective.clauses.get("max_gap") for objective in self.objectives)
         self.gap_limits = sorted({*self.thresholds.get("max_gap", ()), *filter(None, clauses)})
         self.late_gaps = dict.fromkeys(self.thresholds.get("itl", ()), 0)
-        self._recorder = MetricRecorder(self.thresholds, start_time=monotonic())
+        boundaries = {**self.thresholds, "input_length": prompt_classes.bounds}
+        self._recorder = MetricRecorder(boundaries, start_time=monotonic())
         self._tenants: set[str] = set()
         self._unused = set(_ZERO_UNTIL_REPORTED)
-        for signal in _FROM_THE_START:
+        with_classes = PROMPT_CLASS_SIGNALS if prompt_classes.labels else ()
+        for signal in (*_FROM_THE_START, *with_classes):
             self._begin(self._series(signal))
         for tenant in tenants:
             self.begin_tenant(tenant)
 
-    @property
-    def token_histograms(self) -> TokenHistograms:
-        """The histograms of tokens; the first access creates the series of streams."""
-        if self._token_histograms is None:
-            for signal in _FROM_FIRST_STREAM:
+    def token_histograms(self, prompt_class: str = "") -> TokenHistograms:
+        """Return the histograms of tokens; the first call creates the series of streams.
+
+        Before the prompt class of a request is known, its histogram of first tokens is not served.
+        """
+        found = self._token_histograms.get(prompt_class)
+        if found is None:
+            for signal in _FROM_FIRST_STREAM if not self._token_histograms else ():
                 self._begin(self._series(signal))
-            signals = ("ttft", "itl", "itl_normalized")
-            self._token_histograms = TokenHistograms(
-                *(self._recorder.histogram(self._series(one)) for one in signals)
+            itl, normalized = (
+                self._recorder.histogram(self._series(one)) for one in ("itl", "itl_normalized")
             )
-        return self._token_histograms
+            if self.prompt_classes.labels and not prompt_class:
+                ttft = Histogram(self._recorder.boundaries("ttft"))
+            else:
+                labels = with_prompt_class(UNLABELLED, prompt_class)
+                ttft = self._recorder.histogram(self._series("ttft"), labels)
+            found = self._token_histograms[prompt_class] = TokenHistograms(ttft, itl, normalized)
+        return found
 
-    def observe(self, signal: str, seconds: float) -> None:
+    def classify(self, stream: Stream) -> str:
+        """Return the prompt class of a request, which it counts; empty without classes."""
+        if not self.prompt_classes.labels:
+            return ""
+        tokens, is_count = self.prompt_lengths.tokens(stream)
+        prompt_class = self.prompt_classes.label(tokens)
+        if not is_count:
+            self.mark_estimated("prompt_class")
+        basis = {"basis": CLASS_BASES[not is_count]}
+        self.count("prompt_class", basis, prompt_class=prompt_class)
+        return prompt_class
+
+    def observe(self, signal: str, value: float) -> None:
         """Record an observation, and its SLO events unless they are counted during the request."""
-        self._observe(self._series(signal), seconds)
+        self._observe(self._series(signal), value)
 
-    def count_slo_event(self, signal: str, threshold: float, *, good: bool) -> None:
+    def count_slo_event(
+        self, signal: str, threshold: float, *, good: bool, prompt_class: str = ""
+    ) -> None:
         """Count a good or bad event of a latency signal."""
         series = self._series(slo_events(signal))
         if series not in self._recorder:
             self._begin(series)
-        self._recorder.count(series, _event(threshold, RESULTS[not good]))
+        event = _classified(signal, _event(threshold, RESULTS[not good]), prompt_class)
+        self._recorder.count(series, event)
 
     def count(
         self,
@@ -177,10 +212,12 @@ class ModelMetrics:
         amount: float = 1.0,
         *,
         tenant: str = "",
+        prompt_class: str = "",
     ) -> None:
         """Count events, also by ``tenant`` if there is one."""
         label_set = tuple(sorted((labels or {}).items()))
-        self._recorder.count(self._series(signal), label_set, amount)
+        classified = _classified(signal, label_set, prompt_class)
+        self._recorder.count(self._series(signal), classified, amount)
         if tenant and signal in TENANT_SIGNALS:
             of_tenant = self._series(TENANT_SIGNALS[signal])
             self._recorder.count(of_tenant, _of_tenant(label_set, tenant), amount)
@@ -195,7 +232,7 @@ class ModelMetrics:
         series = [
             (tenant_signal, labels)
             for signal, tenant_signal in TENANT_SIGNALS.items()
-            for labels in self._known_labels(signal)
+            for labels in self._unclassified(signal)
         ]
         if tenant != OTHER and not self._budget.take(len(series)):
             return self.begin_tenant(OTHER)
@@ -208,7 +245,7 @@ class ModelMetrics:
         """Stop exposing zero for signals that a request should have reported and did not."""
         self._unused.difference_update(signals)
 
-    def observe_stages(self, stages: Stages | None) -> None:
+    def observe_stages(self, stages: Stages | None, prompt_class: str = "") -> None:
         """Record the engine's own timing of a request, None if its response has none."""
         if stages is None:
             for signal in _STAGES:
@@ -218,14 +255,21 @@ class ModelMetrics:
         for signal in _STAGES:
             seconds = getattr(stages, signal)
             if seconds is not None:
-                self._observe((signal, "", "", self._stages), seconds)
+                series = signal, "", "", self._stages
+                if series not in self._recorder:
+                    self._begin(series)
+                self._observe(series, seconds, prompt_class)
 
     def count_verdict(
-        self, objective: GoodputObjective, verdict: GoodputVerdict, tenant: str = ""
+        self,
+        objective: GoodputObjective,
+        verdict: GoodputVerdict,
+        tenant: str = "",
+        prompt_class: str = "",
     ) -> None:
         """Count the verdict on a request for an objective."""
         labels = {"objective": objective.name, "result": verdict.result, "clause": verdict.clause}
-        self.count("goodput", labels, tenant=tenant)
+        self.count("goodput", labels, tenant=tenant, prompt_class=prompt_class)
 
     @property
     def estimated(self) -> frozenset[str]:
@@ -292,38 +336,44 @@ class ModelMetrics:
         return replace(measurement, signal=slo_events(measurement.signal), samples=samples)
 
     def _begin(self, series: Series) -> None:
-        """Create a histogram, or every known label set of a counter, at zero."""
-        if SIGNALS[series[0]].kind == "histogram":
-            self._recorder.declare(series)
-        for labels in self._known_labels(series[0]):
-            self._recorder.count(series, labels, 0.0)
+        """Create every known label set of a signal, at zero."""
+        self._recorder.declare(series, self._known_labels(series[0]))
 
     def _zero(self, signal: str) -> dict[Labels, Value]:
+        zero: Value = 0.0
         if SIGNALS[signal].kind == "histogram":
-            boundaries = (*bucket_boundaries(SIGNALS[signal], self.thresholds.get(signal, ())), inf)
-            return {UNLABELLED: Distribution(boundaries, (0.0,) * len(boundaries), 0.0)}
-        return dict.fromkeys(self._known_labels(signal), 0.0)
+            boundaries = self._recorder.boundaries(signal)
+            zero = Distribution(boundaries, (0.0,) * len(boundaries), 0.0)
+        return dict.fromkeys(self._known_labels(signal), zero)
 
     def _known_labels(self, signal: str) -> tuple[Labels, ...]:
-        if SIGNALS[signal].kind == "histogram":
-            return ()
         if signal in _SIGNAL_OF_TENANT_COUNTER:
-            every = self._known_labels(_SIGNAL_OF_TENANT_COUNTER[signal])
+            every = self._unclassified(_SIGNAL_OF_TENANT_COUNTER[signal])
             return tuple(_of_tenant(one, tenant) for one in every for tenant in self._tenants)
+        return self._unclassified(signal, self.prompt_classes.labels)
+
+    def _unclassified(self, signal: str, prompt_classes: Iterable[str] = ()) -> tuple[Labels, ...]:
+        """Return the known label sets of a signal, without prompt classes unless given."""
         latency = SIGNALS[signal].fixed.get("signal", "")
         thresholds = self.thresholds.get(latency, ())
-        return known_labels(signal, thresholds=thresholds, objectives=self.objectives)
+        return known_labels(
+            signal,
+            thresholds=thresholds,
+            objectives=self.objectives,
+            prompt_classes=prompt_classes,
+        )
 
-    def _observe(self, series: Series, seconds: float) -> None:
-        self._recorder.observe(series, seconds)
+    def _observe(self, series: Series, seconds: float, prompt_class: str = "") -> None:
         signal, model, version, method = series
+        labels = _classified(signal, UNLABELLED, prompt_class)
+        self._recorder.observe(series, seconds, labels=labels)
         if signal not in _COUNTED_DURING_REQUEST and signal in self.thresholds:
             events = (slo_events(signal), model, version, method)
             if events not in self._recorder:
                 self._begin(events)
             for threshold in self.thresholds[signal]:
-                result = RESULTS[seconds > threshold]
-                self._recorder.count(events, _event(threshold, result))
+                event = _event(threshold, RESULTS[seconds > threshold])
+                self._recorder.count(events, _classified(signal, event, prompt_class))
 
     def _named(self, measurement: Measurement) -> Measurement:
         return replace(measurement, model=self.name, version=self.version)
@@ -332,6 +382,11 @@ class ModelMetrics:
         if signal in self._estimated:
             return signal, "", "", _fallback_method(signal)
         return signal, "", "", WIRE_METHODS.get(signal, "wire")
+
+
+def _classified(signal: str, labels: Labels, prompt_class: str) -> Labels:
+    """Return the labels of a signal with the prompt class, if it has that label."""
+    return with_prompt_class(labels, prompt_class) if SIGNALS[signal].by_prompt_class else labels
 
 
 def _of_tenant(labels: Labels, tenant: str) -> Labels:

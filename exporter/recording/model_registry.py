@@ -21,6 +21,8 @@ MAX_INITIAL_MODELS = 32
 """The limit of models with series before their first request, in addition to expected ones."""
 MODEL_SERIES = 400
 """An upper bound of the series of one model: histograms and counters without a tenant."""
+CLASS_SERIES = 80
+"""An upper bound of the series that a prompt class adds to a model."""
 CONFIRMING: frozenset[Endpoint] = frozenset(
     {"generate", "generate_stream", "model_infer", "model_stream_infer"}
 )
@@ -28,15 +30,21 @@ CONFIRMING: frozenset[Endpoint] = frozenset(
 
 
 class ModelRegistry:
-    """Map requests to models; ``expected`` names are known from the start."""
+    """Map requests to models; ``expected`` names are known from the start.
+
+    ``model_series`` is an upper bound of the series of one model, which each confirmed name takes
+    from ``budget``.
+    """
 
     def __init__(
         self,
         new: Callable[[str, str], ModelMetrics],
         expected: Collection[str] = (),
         budget: SeriesBudget | None = None,
+        model_series: int = MODEL_SERIES,
     ) -> None:
         self._new = new
+        self._model_series = model_series
         self._budget = budget or SeriesBudget()
         self._expected = frozenset(expected)
         self._known = self._expected
@@ -103,7 +111,7 @@ class ModelRegistry:
         if (name, version or model.version) != (model.name, model.version):
             model = self.requested(name, version, endpoint) or requested
         if not model.confirmed:
-            if not self._budget.take(MODEL_SERIES):
+            if not self._budget.take(self._model_series):
                 self._models.pop((model.name, model.version), None)
                 return self._other()
             model.confirmed = True

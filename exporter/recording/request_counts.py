@@ -76,6 +76,23 @@ def count_tokens(model: ModelMetrics, stream: Stream, outcome: Outcome, tenant: 
             model.end_zero_series(signal)
 
 
+def observe_lengths(model: ModelMetrics, stream: Stream, outcome: Outcome) -> None:
+    """Record the lengths of prompt and response, if there are prompt classes."""
+    if not model.prompt_classes.labels:
+        return
+    tokens, is_count = model.prompt_lengths.tokens(stream)
+    if not is_count:
+        model.mark_estimated("input_length")
+    if tokens is not None:
+        model.observe("input_length", tokens)
+    if outcome == "ok":
+        if not stream.counted:
+            model.mark_estimated("output_length")
+        if output := _output_tokens(stream):
+            model.observe("output_length", output)
+    model.prompt_lengths.learn(stream)
+
+
 def _output_tokens(stream: Stream) -> int:
     """Return the server's token count, else one token for each chunk with text."""
     if stream.counted and stream.output_tokens is not None:

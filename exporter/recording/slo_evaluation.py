@@ -28,6 +28,7 @@ class SloEvaluation:
     ``late``: signals and thresholds counted as bad.  ``objectives``: the objectives with a verdict.
     ``first``: the first token is counted.  ``gaps``: when a gap first exceeded each limit.
     ``pending``: the thresholds of ``itl`` that the wait for the next token has exceeded.
+    ``prompt_class``: None before the first event that needs it.
     """
 
     late: frozenset[tuple[str, float]] = frozenset()
@@ -35,6 +36,13 @@ class SloEvaluation:
     first: bool = False
     gaps: dict[float, float] = field(default_factory=dict)
     pending: frozenset[float] = frozenset()
+    prompt_class: str | None = None
+
+    def classify(self, model: ModelMetrics, stream: Stream) -> str:
+        """Return the prompt class, determined once so that all series of a request agree."""
+        if self.prompt_class is None:
+            self.prompt_class = model.classify(stream)
+        return self.prompt_class
 
     def record_gap(self, model: ModelMetrics, began: float, gap: float) -> None:
         """Record when a gap that began at ``began`` exceeded each limit of the model."""
@@ -56,7 +64,9 @@ def evaluate_first_token(model: ModelMetrics, stream: Stream, counted: SloEvalua
         seconds = stream.first - stream.arrived
         for threshold in model.thresholds.get("ttft", ()):
             if ("ttft", threshold) not in counted.late:
-                model.count_slo_event("ttft", threshold, good=seconds <= threshold)
+                good = seconds <= threshold
+                prompt_class = counted.classify(model, stream)
+                model.count_slo_event("ttft", threshold, good=good, prompt_class=prompt_class)
 
 
 def evaluate_active(
@@ -69,7 +79,8 @@ def evaluate_active(
         clause = "" if done else _broken_first(objective, stream, counted, until)
         if clause:
             counted.objectives |= {objective.name}
-            model.count_verdict(objective, GoodputVerdict("bad", clause), tenant)
+            verdict, prompt_class = GoodputVerdict("bad", clause), counted.classify(model, stream)
+            model.count_verdict(objective, verdict, tenant, prompt_class)
 
 
 def evaluate_ended(
@@ -90,19 +101,20 @@ def evaluate_ended(
     empty = stream.streaming and outcome != "invalid" and ended_without_token(stream, outcome)
     if empty:
         # No latency histogram counts it.
-        _count_remaining(model, "ttft", counted, good=False)
+        _count_remaining(model, stream, "ttft", counted, good=False)
     if stream.streaming:
         if stream.chunks:
             evaluate_first_token(model, stream, counted)
         if stream.chunks > 1 and not stream.opaque:
-            _count_remaining(model, "max_gap", counted, good=True)
+            _count_remaining(model, stream, "max_gap", counted, good=True)
     if ok:
-        _count_remaining(model, "e2e", counted, good=True)
+        _count_remaining(model, stream, "e2e", counted, good=True)
     for objective in model.objectives:
         if objective.name not in counted.objectives:
             verdict = verdict_at_end(objective, outcome, known, empty=empty)
             if verdict:
-                model.count_verdict(objective, verdict, tenant)
+                prompt_class = counted.classify(model, stream)
+                model.count_verdict(objective, verdict, tenant, prompt_class)
 
 
 def _count_late(model: ModelMetrics, stream: Stream, counted: SloEvaluation, until: float) -> None:
@@ -114,7 +126,8 @@ def _count_late(model: ModelMetrics, stream: Stream, counted: SloEvaluation, unt
                 continue
             if _broken_at(signal, threshold, stream, counted, until) is not None:
                 counted.late |= {(signal, threshold)}
-                model.count_slo_event(signal, threshold, good=False)
+                prompt_class = counted.classify(model, stream) if signal == "ttft" else ""
+                model.count_slo_event(signal, threshold, good=False, prompt_class=prompt_class)
     if stream.chunks and not (stream.silent_end or stream.opaque):
         for threshold in model.thresholds.get("itl", ()):
             if until - stream.last > threshold and threshold not in counted.pending:
@@ -123,11 +136,12 @@ def _count_late(model: ModelMetrics, stream: Stream, counted: SloEvaluation, unt
 
 
 def _count_remaining(
-    model: ModelMetrics, signal: str, counted: SloEvaluation, *, good: bool
+    model: ModelMetrics, stream: Stream, signal: str, counted: SloEvaluation, *, good: bool
 ) -> None:
     for threshold in model.thresholds.get(signal, ()):
         if (signal, threshold) not in counted.late:
-            model.count_slo_event(signal, threshold, good=good)
+            prompt_class = counted.classify(model, stream)
+            model.count_slo_event(signal, threshold, good=good, prompt_class=prompt_class)
 
 
 def _broken_first(

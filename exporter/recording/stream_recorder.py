@@ -27,13 +27,14 @@ from exporter.recording.genai_recorder import GenAiRecorder
 from exporter.recording.goodput import GoodputObjective, times
 from exporter.recording.label_limiter import MAX_SERIES, OTHER, LabelLimiter, SeriesBudget
 from exporter.recording.model_metrics import ModelMetrics
-from exporter.recording.model_registry import ModelRegistry
+from exporter.recording.model_registry import CLASS_SERIES, MODEL_SERIES, ModelRegistry
 from exporter.recording.request_counts import (
     chunk_tokens,
     count_disconnect,
     count_stream,
     count_tokens,
     is_tpot_exact,
+    observe_lengths,
     seconds_per_token,
 )
 from exporter.recording.retries import RetryDetector
@@ -43,6 +44,7 @@ from exporter.recording.slo_evaluation import (
     evaluate_first_token,
 )
 from exporter.samples import Measurement
+from slos.prompt_classes import PromptClasses
 
 MAX_TENANTS = 100
 MAX_PROVISIONAL_TENANTS = 20
@@ -88,6 +90,7 @@ class StreamRecorder:
       only model.
     * ``probe``: the request id of the sidecar's own probes.
     * ``genai``: bucket boundaries of the profile pushed over OTLP, by signal.
+    * ``prompt_classes``: upper bounds of the classes of prompts, in tokens.
 
     ``lossy`` counts streams with missing bytes, ``skips`` skipped requests and connections by
     reason.
@@ -102,8 +105,10 @@ class StreamRecorder:
         expected: Collection[str] = (),
         probe: str = "",
         genai: Mapping[str, Sequence[float]] | None = None,
+        prompt_classes: Iterable[int] = (),
         max_series: int = MAX_SERIES,
     ) -> None:
+        classes = PromptClasses.of(prompt_classes)
         self.genai = GenAiRecorder(genai or {})
         self.lossy = 0
         self.skips: Counter[str] = Counter()
@@ -121,9 +126,11 @@ class StreamRecorder:
                 objectives,
                 self._budget,
                 (*selected.get("", ()), *selected.get(name, ())),
+                classes,
             ),
             expected,
             self._budget,
+            MODEL_SERIES + CLASS_SERIES * len(classes.labels),
         )
         self.seen_until: Callable[[], float] | None = None
         self.lag: ReadLag = _OnTime()
@@ -213,7 +220,7 @@ class StreamRecorder:
         tenant = model.begin_tenant(self._tenant(stream.tenant, self._tenants.begin))
         self._live[stream] = ActiveRequest(
             model,
-            model.token_histograms if stream.streaming else None,
+            model.token_histograms() if stream.streaming else None,
             tenant=tenant,
             seen_until=self.seen_until,
         )
@@ -289,17 +296,19 @@ class StreamRecorder:
         if tenant == OTHER:
             self._budget.limited["tenant"] += 1
         model.changed = True
-        model.count("requests", {"outcome": outcome}, tenant=tenant)
+        prompt_class = live.evaluation.classify(model, stream)
+        model.count("requests", {"outcome": outcome}, tenant=tenant, prompt_class=prompt_class)
         if outcome != "ok":
             failure = {"outcome": outcome, "reason": model.reason_label(reason)}
             model.count("request_failures", failure)
         else:
             model.observe("e2e", max(0.0, end - stream.arrived))
         if outcome == "ok" or stream.stages:
-            model.observe_stages(stream.stages)
+            model.observe_stages(stream.stages, prompt_class)
         if stream.streaming:
             count_stream(model, delivered, outcome, tenant)
         count_tokens(model, delivered, outcome, tenant)
+        observe_lengths(model, delivered, outcome)
         tpot = seconds_per_token(delivered) if outcome == "ok" else None
         if (
             tpot
@@ -344,7 +353,9 @@ class StreamRecorder:
 
     def _first(self, stream: Stream, live: ActiveRequest, time: float) -> None:
         self._confirm_model(stream, live)
-        live.histograms = live.histograms or live.model.token_histograms
+        prompt_class = live.evaluation.classify(live.model, stream)
+        if live.at_fin is None or live.histograms is None:
+            live.histograms = live.model.token_histograms(prompt_class)
         live.histograms.ttft.observe(max(0.0, time - stream.arrived))
         stream.first = time
         if live.at_fin is None:
@@ -358,7 +369,7 @@ class StreamRecorder:
             model.live += 1
             live.model = model
             if live.at_fin is None and live.histograms:
-                live.histograms = model.token_histograms
+                live.histograms = model.token_histograms(live.evaluation.prompt_class or "")
 
     def _remove(self, stream: Stream, live: ActiveRequest) -> ModelMetrics:
         del self._live[stream]

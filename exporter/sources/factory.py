@@ -22,6 +22,7 @@ from exporter.taps.process.child_process import TapProcess
 from exporter.taps.process.messages import TapSettings
 from promql.http_client import FetchLimits
 from slos.model import Service
+from slos.prompt_classes import shared_classes
 from slos.signals import TENANT
 from slos.thresholds import thresholds
 
@@ -89,7 +90,7 @@ def _served(config: Settings, limits: FetchLimits) -> ServedModels:
 
 
 def _tap_settings(
-    config: Settings, services: Iterable[Service], boundaries: Mapping[str, Sequence[float]]
+    config: Settings, services: Sequence[Service], boundaries: Mapping[str, Sequence[float]]
 ) -> TapSettings:
     selectors = [
         service.selects(objective) for service in services for objective in service.objectives
@@ -111,6 +112,7 @@ def _tap_settings(
         expected=[*named, *(model.name for model in config.expect_model)],
         probe=ID if config.probe else "",
         genai=_genai_bounds(config),
+        prompt_classes=shared_classes(services).bounds,
         log_level=config.log_level,
     )
 

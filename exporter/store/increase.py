@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import reduce
 from operator import add, gt, sub
 
-from exporter.samples import Distribution, Value
+from exporter.samples import Distribution, Labels, Value
 
 # The last digits of a sum of floats may differ between two scrapes: not a reset.
 SUM_TOLERANCE = 1e-9
@@ -32,6 +34,13 @@ def add_values(total: Value | None, increase: Value) -> Value:
         counts = tuple(map(add, total.counts, increase.counts))
         return Distribution(total.boundaries, counts, total.sum + increase.sum)
     return increase if total is None or isinstance(total, Distribution) else total + increase
+
+
+def summed(samples: Mapping[Labels, Value]) -> Value | None:
+    """Return the sum of all series, None without any."""
+    if len(samples) == 1:
+        return next(iter(samples.values()))
+    return reduce(add_values, samples.values(), None)
 
 
 def _was_reset(added: tuple[float, ...], before: float, total: float) -> bool:

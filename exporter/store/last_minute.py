@@ -7,10 +7,10 @@ from dataclasses import replace
 from math import inf
 
 from exporter.samples import Distribution, Labels, Value
-from exporter.store.increase import increase_since
+from exporter.store.increase import add_values, increase_since, summed
 from exporter.store.view import SignalState
 from promql.histogram import histogram_quantile
-from slos.signals import SIGNALS, Signal
+from slos.signals import PROMPT_CLASS, SIGNALS, TENANT, Signal
 
 SPAN = 60.0
 """Seconds covered by the summary."""
@@ -48,7 +48,7 @@ def summary(signal: Signal, history: Iterable[TimedSamples], latest: TimedSample
         return ""
     if signal.kind == "histogram":
         return _percentiles(signal, earlier, values, seconds)
-    return _rates(without_tenants(earlier), without_tenants(values), seconds)
+    return _rates(without_request_labels(earlier), without_request_labels(values), seconds)
 
 
 def increase(history: Iterable[TimedSamples], latest: TimedSamples) -> Mapping[Labels, Value]:
@@ -58,16 +58,12 @@ def increase(history: Iterable[TimedSamples], latest: TimedSamples) -> Mapping[L
     return {labels: increase_since(earlier.get(labels), value) for labels, value in values.items()}
 
 
-def without_tenants(samples: Mapping[Labels, Value]) -> dict[Labels, Value]:
-    """Return the samples summed over tenants, which may be too many to read."""
+def without_request_labels(samples: Mapping[Labels, Value]) -> dict[Labels, Value]:
+    """Return the samples summed over tenants and prompt classes, which are too many to read."""
     found: dict[Labels, Value] = {}
     for labels, value in samples.items():
-        key = tuple(pair for pair in labels if pair[0] != "tenant")
-        before = found.get(key, 0.0)
-        if isinstance(value, Distribution) or isinstance(before, Distribution):
-            found[key] = value
-        else:
-            found[key] = before + value
+        key = tuple(pair for pair in labels if pair[0] not in (TENANT, PROMPT_CLASS))
+        found[key] = add_values(found.get(key), value)
     return found
 
 
@@ -101,7 +97,7 @@ def _percentiles(
     values: Mapping[Labels, Value],
     seconds: float,
 ) -> str:
-    new, old = values.get(()), earlier.get(())
+    new, old = summed(values), summed(earlier)
     if not isinstance(new, Distribution):
         return ""
     if isinstance(old, Distribution) and old.boundaries == new.boundaries:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from math import ceil, isnan, nan
 from typing import cast
 
-from exporter.samples import UNLABELLED, Distribution, Model
-from exporter.store.increase import increase_since
+from exporter.samples import Distribution, Model
+from exporter.store.increase import increase_since, summed
 from exporter.store.view import View
 from promql.histogram import histogram_quantile
 
@@ -75,7 +75,7 @@ class LatencyRecorder:
         for state in view.signals:
             if state.signal not in SIGNALS:
                 continue
-            value = state.samples.get(UNLABELLED)
+            value = summed(state.samples)
             if isinstance(value, Distribution) and len(value.boundaries) > 1:
                 key = (state.model, state.version), state.signal
                 baselines[key] = value

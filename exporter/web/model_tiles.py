@@ -8,8 +8,9 @@ from html import escape
 from math import inf, isfinite, isnan
 
 from exporter.objectives.objective_status import ObjectiveState
-from exporter.samples import UNLABELLED, Distribution, Model, ModelInfo
-from exporter.store.last_minute import label_texts, without_tenants
+from exporter.samples import Distribution, Model, ModelInfo
+from exporter.store.increase import summed
+from exporter.store.last_minute import label_texts, without_request_labels
 from exporter.store.latency_history import QUANTILES, LatencyHistory
 from exporter.store.view import SignalState
 from exporter.web.html_table import colored, small
@@ -102,7 +103,7 @@ def _latency(model: TileModel, signal: str, history: LatencyHistory) -> Iterator
         yield _unavailable(state)
         yield from _chart(model, signal, history, "")
         return
-    observed = state.last_minute.get(UNLABELLED)
+    observed = summed(state.last_minute)
     if not isinstance(observed, Distribution) or not observed.count:
         yield '<p class="value soft">no traffic in the last minute</p>'
     elif len(observed.boundaries) == 1:
@@ -211,7 +212,7 @@ def _disconnects(model: TileModel) -> Iterator[str]:
     yield f'<p class="value"><b>{total:,.0f}</b> in the last minute</p>'
     phases = [
         f"{value:,.0f} {' '.join(label_texts(labels)).replace('_', ' ')}"
-        for labels, value in sorted(without_tenants(state.last_minute).items())
+        for labels, value in sorted(without_request_labels(state.last_minute).items())
         if isinstance(value, float | int) and value
     ]
     yield f"<p>{escape(', '.join(phases))}</p>" if phases else ""

@@ -8,7 +8,7 @@ from html import escape
 
 from exporter.methods import METHODS
 from exporter.samples import Distribution, Labels, ModelInfo, Value
-from exporter.store.last_minute import label_texts, without_tenants
+from exporter.store.last_minute import label_texts, without_request_labels
 from exporter.store.view import SignalState
 from exporter.web.html_table import details, table, why
 from exporter.web.signal_groups import GROUPS
@@ -74,7 +74,7 @@ def _now(signal: Signal, state: SignalState) -> str:
 
 def _amounts(signal: Signal, samples: Mapping[Labels, Value]) -> str:
     """Format samples: ``ok 120, error 3`` or ``0.62``; zeros are omitted unless all are 0."""
-    shown = without_tenants(samples)
+    shown = samples if signal.key == "prompt_class" else without_request_labels(samples)
     if len(shown) > 1 and signal.kind != "gauge":
         shown = {labels: value for labels, value in shown.items() if value}
         if not shown:

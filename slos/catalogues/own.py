@@ -20,7 +20,8 @@ def _serving() -> Iterable[Metric]:
     for name, signal in families.items():
         members = [each for each in SIGNALS.values() if each.metric == name]
         fixed = {label: {each.fixed[label] for each in members} for label in signal.fixed}
-        labels = {*MODEL_LABELS, *signal.labels, *fixed, *(["le"] if signal.buckets else [])}
+        possible = {label for each in members for label in each.possible_labels}
+        labels = {*MODEL_LABELS, *possible, *fixed, *(["le"] if signal.buckets else [])}
         yield Metric(
             name,
             signal.kind,

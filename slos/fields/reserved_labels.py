@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slos.names import CAUSE_LABEL, STEP_LABEL
-from slos.signals import LORA_LABELS, SIGNALS
+from slos.signals import LORA_LABELS, PROMPT_CLASS, SIGNALS, TENANT
 
 SELECTOR_RESERVED = {
     **dict.fromkeys(
@@ -11,7 +11,7 @@ SELECTOR_RESERVED = {
             name
             for signal in SIGNALS.values()
             for name in (*signal.labels, *signal.fixed)
-            if name != "tenant" and name not in LORA_LABELS  # no objective reads these
+            if name not in (TENANT, PROMPT_CLASS) and name not in (*LORA_LABELS, "basis")
         },
         ("is a label that indicators select by themselves", "delete it"),
     ),

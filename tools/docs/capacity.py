@@ -31,6 +31,7 @@ from exporter.web.readiness import readiness
 from slos.indicators import INDICATORS
 from slos.model import Alerting, Objective, Service
 from slos.plan import Plan, plan
+from slos.prompt_classes import MAX_BOUNDS
 from slos.signals import MAIN_SIGNALS, SIGNALS
 from tools.kubernetes.limits import sample_limit
 
@@ -49,6 +50,7 @@ SAMPLE_BYTES = (1, 2)
 """Bytes of a sample on disk, as in the documentation of Prometheus."""
 SERIES_KIB = (4, 8)
 """Memory of an active series: an estimate."""
+CLASSES = (512, 4096, 32768)
 _DAY = 86_400
 
 Rows = Iterator[Sequence[str]]
@@ -89,10 +91,15 @@ def _of_tap(
     objectives: Iterable[GoodputObjective] = (),
     tenants: Sequence[str] = (),
     reasons: Sequence[str] = (),
+    prompt_classes: Sequence[int] = (),
 ) -> Snapshot:
     """Return the snapshot of a tap with one model, a stream in flight and failed ones."""
     recorder = StreamRecorder(
-        thresholds or {}, objectives, {TAPPED: tenants} if tenants else {}, expected=[TAPPED]
+        thresholds or {},
+        objectives,
+        {TAPPED: tenants} if tenants else {},
+        expected=[TAPPED],
+        prompt_classes=prompt_classes,
     )
     stream = Stream("chat", TAPPED, streaming=True)
     recorder.started(stream, 0.0)
@@ -160,6 +167,8 @@ def addition_rows() -> Rows:
     yield "a latency threshold", added(thresholds={"ttft": (0.77,)}), "as many as in the SLO files"
     yield "a goodput objective of two clauses", added(objectives=[goodput]), "as above"
     yield "an objective on time slices", "2", "as above"
+    classes = added(prompt_classes=CLASSES)
+    yield f"prompt classes of {len(CLASSES)} bounds", classes, f"{MAX_BOUNDS} bounds"
     for name, label, most in (
         ("tenant", "tenants", f"{MAX_TENANTS} tenants in addition to those in SLO files"),
         ("reason of failures", "reasons", f"{MAX_REASONS} reasons of each model"),
@@ -175,7 +184,8 @@ def limit_rows() -> Rows:
     yield "models of a tap with series before their first request", f"{MAX_INITIAL_MODELS}"
     yield "series that clients can create: unknown models, tenants, reasons", f"{MAX_SERIES:,}"
     name = f"series of a pod with {MODELS} models and {OBJECTIVES} objectives: its `sampleLimit`"
-    yield name, f"{sample_limit(MODELS, OBJECTIVES):,}"
+    yield name, f"{sample_limit(MODELS, OBJECTIVES, 0):,}"
+    yield "the same with prompt classes", f"{sample_limit(MODELS, OBJECTIVES):,}"
 
 
 # The rules

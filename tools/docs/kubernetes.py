@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import yaml
 
 from slos.load import load_file
+from slos.prompt_classes import MAX_CLASSES
 from tools.kubernetes import limits
 from tools.kubernetes.examples import CHART, KUSTOMIZE
 
@@ -17,10 +18,16 @@ _COMMENT = re.compile(r" *# ?(-- )?(.*)")
 
 
 def sample_limits() -> str:
-    """Return the limits by number of models and objectives, as a table."""
-    rows = ["| models, versions counted | 3 objectives | 6 | 20 |", "|---|---|---|---|"]
+    """Return the limits by number of models and objectives and by prompt classes, as a table."""
+    of_classes = "3 objectives with prompt classes | 20"
+    rows = [f"| models, versions counted | 3 objectives | 20 | {of_classes} |", f"|{'---|' * 5}"]
     for models in (1, 4, 16, 64, 256):
-        cells = (f"{limits.sample_limit(models, objectives):,}" for objectives in (3, 6, 20))
+        found = (
+            limits.sample_limit(models, objectives, classes)
+            for classes in (0, MAX_CLASSES)
+            for objectives in (3, 20)
+        )
+        cells = (f"{limit:,}" for limit in found)
         rows.append(f"| {models} | {' | '.join(cells)} |")
     return "\n".join(rows) + "\n"
 

@@ -19,7 +19,7 @@ _CHART = """\
 {{{{- /* Written by python -m tools.kubernetes from the limits of the sidecar. Do not edit. */}}}}
 
 {{{{- /* The most samples of a scrape: {own} of the sidecar itself, {clients} that clients can cause, and
-for each model {model} and {objective} per objective. */}}}}
+for each model {model} and {objective} per objective; {class_model} and {class_objective} with prompt classes. */}}}}
 {{{{- define "tokenslo.sampleLimit" -}}}}
 {{{{- $objectives := int .Values.podMonitor.objectives }}}}
 {{{{- if not $objectives }}}}
@@ -28,7 +28,13 @@ for each model {model} and {objective} per objective. */}}}}
 {{{{- end }}}}
 {{{{- end }}}}
 {{{{- $objectives = $objectives | default {usual} }}}}
-{{{{- add {own} {clients} (mul (int .Values.podMonitor.models) (add {model} (mul $objectives {objective}))) }}}}
+{{{{- $model := {model} }}}}
+{{{{- $objective := {objective} }}}}
+{{{{- if or (not .Values.slo.files) (contains "prompt_classes" (toJson .Values.slo.files)) }}}}
+{{{{- $model = {class_model} }}}}
+{{{{- $objective = {class_objective} }}}}
+{{{{- end }}}}
+{{{{- add {own} {clients} (mul (int .Values.podMonitor.models) (add $model (mul $objectives $objective))) }}}}
 {{{{- end }}}}
 
 {{{{- /* The most labels of a sample, its name and those of Prometheus Operator included. */}}}}
@@ -52,8 +58,10 @@ def limit_files() -> Iterator[tuple[str, str]]:
         _CHART.format(
             own=limits.OWN_SAMPLES,
             clients=limits.CLIENT_SAMPLES,
-            model=limits.model_samples(),
-            objective=limits.OBJECTIVE_SAMPLES,
+            model=limits.model_samples(0),
+            objective=limits.objective_samples(0),
+            class_model=limits.model_samples(),
+            class_objective=limits.objective_samples(),
             labels=limits.label_limit(),
             usual=USUAL_OBJECTIVES,
         ),

@@ -16,9 +16,11 @@ from exporter.recording.label_limiter import MAX_SERIES
 from slos.indicators import CLAUSES
 from slos.model import Service
 from slos.own_metrics import OWN_METRICS
+from slos.prompt_classes import MAX_CLASSES
 from slos.signals import (
     MODEL_LABELS,
     OUTCOMES,
+    PROMPT_CLASS_SIGNALS,
     SIGNALS,
     TENANT_SIGNALS,
     Signal,
@@ -34,12 +36,6 @@ ENGINE_BOUNDARIES = 48
 _LAYERS = ("model", "backend", "decode", "probe")
 _PROBE_SERIES = 5
 """The last result and duration of probes, and their number by three results."""
-OBJECTIVE_SAMPLES = 2 + len(CLAUSES) * 3 + 2 * (3 + len(CLAUSES))
-"""Samples of an objective for one model: time slices, or those of a goodput objective.
-
-Each clause has a bucket boundary and good and bad events; verdicts exist with and without tenant.
-"""
-
 STEP = 50
 """Samples to which those of a model are rounded up."""
 
@@ -54,37 +50,61 @@ MAX_OUTPUT_TOKENS = 4096
 """Output tokens of the longest response, where objectives bound only the time per token."""
 
 
-def model_samples() -> int:
+def model_samples(prompt_classes: int = MAX_CLASSES) -> int:
     """Return the most samples of one version of a model, objectives excluded.
 
-    It is rounded up, so that a new signal rarely changes the manifests.
+    ``prompt_classes`` is the number of values of that label, 0 without prompt classes.  The result
+    is rounded up, so that a new signal rarely changes the manifests.
     """
-    signals = sum(map(_signal_samples, SIGNALS.values()))
+    served = [
+        signal
+        for signal in SIGNALS.values()
+        if prompt_classes or signal.key not in PROMPT_CLASS_SIGNALS
+    ]
+    signals = sum(_signal_samples(signal, prompt_classes) for signal in served)
     of_other_tenants = sum(len(known_labels(signal)) for signal in TENANT_SIGNALS)
-    infos = 2 + len(SIGNALS) + len(_LAYERS) + _PROBE_SERIES
+    infos = 2 + len(served) + len(_LAYERS) + _PROBE_SERIES
     exact = signals + of_other_tenants + infos + len(NAMES) * len(ROLES)
     return ceil(exact / STEP) * STEP
 
 
-def _signal_samples(signal: Signal) -> int:
+def objective_samples(prompt_classes: int = MAX_CLASSES) -> int:
+    """Return the most samples of an objective for one model: those of a goodput objective.
+
+    Each clause has a bucket boundary and good and bad events; verdicts exist with and without
+    tenant.  Two more are time slices.
+    """
+    of_clauses = sum(3 * _classes(SIGNALS[clause], prompt_classes) for clause in CLAUSES)
+    verdicts = 3 + len(CLAUSES)
+    return 2 + of_clauses + (_classes(SIGNALS["goodput"], prompt_classes) + 1) * verdicts
+
+
+def _classes(signal: Signal, prompt_classes: int) -> int:
+    return max(1, prompt_classes) if signal.by_prompt_class else 1
+
+
+def _signal_samples(signal: Signal, prompt_classes: int) -> int:
+    classes = _classes(signal, prompt_classes)
     if signal.kind == "histogram":
         infinity_count_sum = 3
-        return max(len(signal.buckets), ENGINE_BOUNDARIES) + infinity_count_sum
+        of_engine = ENGINE_BOUNDARIES + infinity_count_sum
+        return max(of_engine, classes * (len(signal.buckets) + infinity_count_sum))
     if signal.key == "request_failures":
         return len(OUTCOMES) - 1  # with the reason "other"
-    return len(known_labels(signal.key)) if signal.key not in TENANT_SIGNALS.values() else 0
+    of_tenants = signal.key in TENANT_SIGNALS.values()
+    return 0 if of_tenants else classes * len(known_labels(signal.key))
 
 
-def sample_limit(models: int, objectives: int) -> int:
+def sample_limit(models: int, objectives: int, prompt_classes: int = MAX_CLASSES) -> int:
     """Return the most samples of a scrape, with versions of models counted."""
-    per_model = model_samples() + objectives * OBJECTIVE_SAMPLES
+    per_model = model_samples(prompt_classes) + objectives * objective_samples(prompt_classes)
     return OWN_SAMPLES + models * per_model + CLIENT_SAMPLES
 
 
 def label_limit() -> int:
     """Return the most labels of a sample, its name included."""
     measured = max(
-        len((*MODEL_LABELS, *signal.fixed, *signal.labels)) + (signal.kind == "histogram")
+        len((*MODEL_LABELS, *signal.fixed, *signal.possible_labels)) + (signal.kind == "histogram")
         for signal in SIGNALS.values()
     )
     own = max(len(labels) for _, _, labels in OWN_METRICS.values())

@@ -32,6 +32,7 @@ class TapSettings:
     ``certificate``, servers only with ``upstream_name``, the name in the server's certificate;
     without ``upstream_ca`` the system's CAs verify it.  With ``inject`` proxies request engine
     timing.  ``tenants`` are those that selectors name, by model; an empty model means all.
+    ``prompt_classes`` are upper bounds in tokens.
     """
 
     taps: Sequence[str]
@@ -49,6 +50,7 @@ class TapSettings:
     expected: Sequence[str] = ()
     probe: str = ""
     genai: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    prompt_classes: Sequence[int] = ()
     log_level: str = "info"
 
 

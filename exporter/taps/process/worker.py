@@ -83,6 +83,7 @@ async def _serve(link: socket.socket) -> None:
         expected=settings.expected,
         probe=settings.probe,
         genai=settings.genai,
+        prompt_classes=settings.prompt_classes,
     )
     taps = list(_configured_taps(settings, recorder))
     try:
@@ -116,7 +117,9 @@ async def _serve(link: socket.socket) -> None:
 
 
 def _configured_taps(settings: TapSettings, recorder: StreamRecorder) -> Iterator[_RunningTap]:
-    wire = WireSettings(settings.tenant_header, os.urandom(SALT_BYTES))
+    wire = WireSettings(
+        settings.tenant_header, os.urandom(SALT_BYTES), bool(settings.prompt_classes)
+    )
     for text in settings.taps:
         listener = recorder.for_another_tap()
         tap = _tap(parse(text), settings, listener, wire)

@@ -1,7 +1,7 @@
 {{- /* Written by python -m tools.kubernetes from the limits of the sidecar. Do not edit. */}}
 
 {{- /* The most samples of a scrape: 1000 of the sidecar itself, 20000 that clients can cause, and
-for each model 750 and 33 per objective. */}}
+for each model 750 and 33 per objective; 1300 and 131 with prompt classes. */}}
 {{- define "tokenslo.sampleLimit" -}}
 {{- $objectives := int .Values.podMonitor.objectives }}
 {{- if not $objectives }}
@@ -10,7 +10,13 @@ for each model 750 and 33 per objective. */}}
 {{- end }}
 {{- end }}
 {{- $objectives = $objectives | default 20 }}
-{{- add 1000 20000 (mul (int .Values.podMonitor.models) (add 750 (mul $objectives 33))) }}
+{{- $model := 750 }}
+{{- $objective := 33 }}
+{{- if or (not .Values.slo.files) (contains "prompt_classes" (toJson .Values.slo.files)) }}
+{{- $model = 1300 }}
+{{- $objective = 131 }}
+{{- end }}
+{{- add 1000 20000 (mul (int .Values.podMonitor.models) (add $model (mul $objectives $objective))) }}
 {{- end }}
 
 {{- /* The most labels of a sample, its name and those of Prometheus Operator included. */}}
