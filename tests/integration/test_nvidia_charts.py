@@ -84,7 +84,8 @@ def rendered(chart: NvidiaChart, folder: Path) -> list[Object]:
     about.pop("dependencies", None)
     file.write_text(yaml.safe_dump(about))
     values = [f"--values={copy / chart.values}"] if chart.values else []
-    return objects(helm("template", "chat", str(copy), *values, *chart.options))
+    options = ["--kube-version=1.33.0", *values, *chart.options]
+    return objects(helm("template", "chat", str(copy), *options))
 
 
 @pytest.mark.parametrize("chart", ALL, ids=lambda chart: " ".join((chart.folder, *chart.options)))
