@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import SplitResult, unquote, urljoin, urlsplit, urlunsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -74,15 +74,22 @@ class Proxy:
     headers: Headers
 
 
-def new_session(config: HttpClientConfig | None = None) -> aiohttp.ClientSession:
+def new_session(
+    config: HttpClientConfig | None = None, *, connections: int = 16, keep_alive: float = 0.0
+) -> aiohttp.ClientSession:
     """Return a session without cookies or transparent decompression (a size bomb).
 
-    ``config`` has credentials, TLS and proxy, by default the current one.  Every request uses a new
-    connection: an idle connection may be dead, and its failure would look like one of the server.
+    ``config`` has credentials, TLS and proxy, by default the current one.  At most ``connections``
+    are open, 0 for no limit.  Every request uses a new connection unless one is ``keep_alive``
+    seconds idle or less: an idle connection may be dead, and its failure would look like one of the
+    server.
     """
     config = current_config() if config is None else config
+    reuse: dict[str, Any] = {"keepalive_timeout": keep_alive} if keep_alive else {}
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=16, force_close=True, ssl=config.tls or True),
+        connector=aiohttp.TCPConnector(
+            limit=connections, force_close=not keep_alive, ssl=config.tls or True, **reuse
+        ),
         middlewares=(_authorize(config.authorization),) if config.authorization else (),
         proxy=config.proxy or None,
         cookie_jar=aiohttp.DummyCookieJar(),

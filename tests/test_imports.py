@@ -22,9 +22,11 @@ MAY_IMPORT = {
     "runbooks": {"slos", "promql"},
     "diagnosis": {"runbooks", "slos", "promql"},
     "exporter": {"slos", "promql"},
+    "loadtest": {"slos", "promql"},
     "top": {"exporter", "slos", "promql"},
     "tokenslo": {
         *("exporter", "alerts", "dashboards", "runbooks", "diagnosis", "top", "slos", "promql"),
+        "loadtest",
     },
 }
 ALSO = {"tokenslo/commands/demo.py": {"lab"}}

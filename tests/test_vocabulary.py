@@ -28,6 +28,7 @@ FOLDERS = (
     "documents",
     "exporter",
     "lab",
+    "loadtest",
     "promql",
     "runbooks",
     "slos",

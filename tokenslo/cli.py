@@ -61,6 +61,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "tokenslo.commands.lint:lint",
         "Check the queries of dashboards and rule files.",
     ),
+    "load": (
+        "tokenslo.commands.load:load",
+        "Run a controlled load test of an LLM server.",
+    ),
     "schema": (
         "tokenslo.commands.schema:schema",
         "Print the JSON Schema of SLO files, for editors.",

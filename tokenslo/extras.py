@@ -10,12 +10,14 @@ EXTRAS: Mapping[str, str] = {
     "bcrypt": "exporter",
     "google": "otlp",
     "grafanalib": "generate",
+    "grpc": "grpc",
     "hpack": "exporter",
     "markdown_it": "generate",
     "opentelemetry": "otlp",
     "prometheus_client": "exporter",
     "requests": "otlp",
     "rich": "terminal",
+    "tritonclient": "grpc",
     "uvloop": "exporter",
 }
 """Extra by the name that is imported."""

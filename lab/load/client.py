@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 
 import aiohttp
 
-from lab.load.apis import APIS
 from lab.load.settings import LoadSettings, LoadTarget
 from lab.load.summary import LoadResults, Outcome
+from loadtest.apis import APIS
 
 # Time-out of a client that disconnects before its first token: less than a prefill takes.
 _EARLY_DISCONNECT_SECONDS = (0.005, 0.03)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from lab.load.apis import Protocol
+from loadtest.apis import Protocol
 
 
 @dataclass(frozen=True, slots=True)

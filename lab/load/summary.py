@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, get_args
 
-from lab.quantiles import nearest_rank
+from loadtest.quantiles import nearest_rank
 
 Outcome = Literal[
     "ok",

@@ -12,7 +12,7 @@ from itertools import repeat
 from typing import Any
 
 from lab.engine_events import EngineEvent
-from lab.quantiles import nearest_rank
+from loadtest.quantiles import nearest_rank
 
 _MAX_RECORDS = 200_000
 _QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}

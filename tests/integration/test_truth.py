@@ -31,10 +31,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from lab import trtllm_server
 from lab.engine_settings import EngineSettings
 from lab.process import HOST, ServerProcess, free_ports, get, serve
-from lab.quantiles import nearest_rank
 from lab.repository import ModelSettings, write_repository
 from lab.triton import Triton
 from lab.trtllm_serve.settings import ServeSettings
+from loadtest.quantiles import nearest_rank
 from promql.histogram import histogram_quantile
 from tests import triton_models
 from tests.packet_capture import need_capture

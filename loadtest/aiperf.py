@@ -1,0 +1,170 @@
+"""Drive a load level with NVIDIA's aiperf, and read its records.
+
+aiperf runs as a separate program.  Its ``profile_export.jsonl`` has one object per request: the
+times of its start and end in nanoseconds since the epoch, the time to first token, the gaps between
+chunks (``inter_chunk_latency``) and token counts.  aiperf reports no scheduled start, so the
+lag of its requests is unknown and counts as zero.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+from array import array
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from loadtest.level import LevelRun
+from loadtest.records import RequestRecord, outcome_of_status
+from loadtest.settings import LoadEndpoint, LoadLevel, Workload
+from promql.http_client import public
+
+_EXPORT = "profile_export.jsonl"
+_STOP_SECONDS = 10.0
+_NANO = 1e-9
+_UNITS = {"ms": 1e-3, "sec": 1.0, "s": 1.0, "us": 1e-6, "ns": 1e-9}
+_LAST_LINES = 3
+
+
+class AiperfError(Exception):
+    """aiperf failed, or its output is not understood; the message has the fix."""
+
+
+class AiperfDriver:
+    """Runs levels with the program ``aiperf`` until ``stop`` is set."""
+
+    def __init__(self, program: str) -> None:
+        self._program = program
+
+    async def __call__(
+        self, endpoint: LoadEndpoint, level: LoadLevel, work: Workload, _: Iterator[int]
+    ) -> LevelRun:
+        """Run one level; raises AiperfError."""
+        with tempfile.TemporaryDirectory(prefix="tokenslo-aiperf-") as folder:
+            command = [self._program, *aiperf_arguments(endpoint, level, work, folder)]
+            await _run(command)
+            text = _exported(folder)
+        if text is None:
+            raise AiperfError(
+                f"aiperf wrote no {_EXPORT} for {public(endpoint.url)} at {level}. Fix: run "
+                "aiperf profile by hand to see why; tokenslo is tested with aiperf 0.13."
+            )
+        return run_of_export(text, level, work)
+
+
+def aiperf_arguments(
+    endpoint: LoadEndpoint, level: LoadLevel, work: Workload, folder: str
+) -> list[str]:
+    """Return the arguments of aiperf for a level; none is secret."""
+    tokens = work.output_tokens
+    load = {
+        "concurrency": ["--concurrency", f"{level.value:g}"],
+        "rate": ["--request-rate", f"{level.value:g}", "--arrival-pattern", "poisson"],
+    }[level.kind]
+    matched = {"ignore_eos": True, "min_tokens": tokens, **work.extra}
+    warm_up = ["--warmup-duration", f"{work.warm_up:g}"] if work.warm_up else []
+    return [
+        "profile",
+        *("--model", endpoint.model, "--url", endpoint.url, "--endpoint-type", endpoint.api),
+        *("--streaming", "--tokenizer", "builtin", "--use-server-token-count"),
+        *load,
+        *warm_up,
+        *("--benchmark-duration", f"{work.duration:g}"),
+        *("--benchmark-grace-period", f"{work.timeout:g}"),
+        *("--request-timeout-seconds", f"{work.timeout:g}"),
+        *("--isl", str(work.prompts[0].words), "--osl", str(tokens)),
+        *("--extra-inputs", json.dumps(matched)),
+        *("--random-seed", str(work.seed), "--ui", "none", "--output-artifact-dir", folder),
+    ]
+
+
+def _exported(folder: str) -> str | None:
+    found = next(Path(folder).rglob(_EXPORT), None)
+    return found.read_text(encoding="utf-8") if found else None
+
+
+async def _run(command: list[str]) -> None:
+    """Run aiperf without a terminal; end it with this task."""
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    try:
+        output, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.terminate()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(process.wait(), _STOP_SECONDS)
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+    if process.returncode:
+        lines = [line for line in output.decode("utf-8", "replace").splitlines() if line.strip()]
+        raise AiperfError(
+            f"aiperf failed with exit code {process.returncode}: {' '.join(lines[-_LAST_LINES:])}"
+        )
+
+
+def run_of_export(text: str, level: LoadLevel, work: Workload) -> LevelRun:
+    """Return the requests of aiperf's ``profile_export.jsonl``; raises AiperfError."""
+    records = []
+    for number, line in enumerate(text.splitlines(), 1):
+        try:
+            if line.strip():
+                records.append(_record(json.loads(line), work))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise AiperfError(
+                f"line {number} of aiperf's {_EXPORT} is not understood ({error}). Fix: use aiperf "
+                "0.13, with which tokenslo is tested."
+            ) from None
+    measured = [record.scheduled for record in records if record.measured]
+    begin = min(measured, default=0.0)
+    return LevelRun(level, begin, begin + work.duration, records)
+
+
+def _record(found: Mapping[str, Any], work: Workload) -> RequestRecord:
+    metadata, metrics = found["metadata"], found.get("metrics") or {}
+    start, end = (metadata[f"request_{each}_ns"] * _NANO for each in ("start", "end"))
+    record = RequestRecord(
+        metadata["session_num"],
+        work.prompts[0].name,
+        work.output_tokens,
+        start,
+        start,
+        ended=end,
+        outcome="ok",
+        measured=metadata["benchmark_phase"] == "profiling",
+    )
+    first = _seconds(metrics.get("time_to_first_token"))
+    if first:
+        gaps = _seconds(metrics.get("inter_chunk_latency"))
+        record.chunks = array("d", accumulate([start + first[0], *gaps]))
+    record.input_tokens = _tokens(metrics, "usage_prompt_tokens", "input_sequence_length")
+    record.output_tokens = _tokens(metrics, "usage_completion_tokens", "output_sequence_length")
+    if metadata.get("was_cancelled"):
+        record.outcome, record.reason = "timeout", "client"
+    elif error := found.get("error"):
+        code = error.get("code")
+        known = isinstance(code, int) and 400 <= code < 600
+        record.outcome = outcome_of_status(code) if known else "error"
+        record.reason = str(code or error.get("type") or "")
+    return record
+
+
+def _seconds(metric: Mapping[str, Any] | None) -> list[float]:
+    if not metric:
+        return []
+    value, unit = metric["value"], _UNITS[metric["unit"]]
+    return [each * unit for each in (value if isinstance(value, list) else [value])]
+
+
+def _tokens(metrics: Mapping[str, Any], *names: str) -> int | None:
+    found = next((metrics[name]["value"] for name in names if name in metrics), None)
+    return None if found is None else int(found)

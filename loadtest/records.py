@@ -1,0 +1,90 @@
+"""What a client measured of one request."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Literal
+
+ClientOutcome = Literal["ok", "error", "rejected", "timeout", "invalid", "disconnected"]
+"""A part of :data:`slos.signals.OUTCOMES`; ``disconnected`` are the planned cancellations."""
+FAILED = ("error", "rejected", "timeout")
+"""Outcomes that are the server's failures."""
+
+
+@dataclass(slots=True)
+class RequestRecord:
+    """Times of one request in seconds of a monotonic clock, its outcome and its token counts.
+
+    ``scheduled`` is the planned start, ``sent`` the actual one.  ``chunks`` are the arrivals of
+    chunks with text.  ``input_tokens`` and ``output_tokens`` are the server's counts, None without
+    any.  A ``measured`` request was scheduled in the measured window.
+    """
+
+    number: int
+    prompt: str
+    planned_tokens: int
+    scheduled: float
+    sent: float = 0.0
+    chunks: array[float] = field(default_factory=lambda: array("d"))
+    ended: float = 0.0
+    outcome: ClientOutcome = "error"
+    reason: str = ""
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    measured: bool = True
+
+    @property
+    def lag(self) -> float:
+        """How late the request was sent."""
+        return self.sent - self.scheduled
+
+    @property
+    def ttft(self) -> float | None:
+        """Time from the send to the first token."""
+        return self.chunks[0] - self.sent if self.chunks else None
+
+    @property
+    def gaps(self) -> Sequence[float]:
+        """Gaps between consecutive chunks."""
+        return [after - before for before, after in pairwise(self.chunks)]
+
+    @property
+    def tokens(self) -> int:
+        """The server's count of output tokens, else one token for each chunk."""
+        return len(self.chunks) if self.output_tokens is None else self.output_tokens
+
+    @property
+    def tpot(self) -> float | None:
+        """Time per output token after the first, of complete responses; 0 for one token.
+
+        None if all of several tokens came in a single chunk.
+        """
+        if self.outcome != "ok" or not self.chunks:
+            return None
+        if len(self.chunks) == 1 and self.tokens > 2:
+            return None
+        return (self.chunks[-1] - self.chunks[0]) / max(1, self.tokens - 1)
+
+    @property
+    def e2e(self) -> float:
+        """Time from the send to the end of the response."""
+        return self.ended - self.sent
+
+    @property
+    def matched(self) -> bool | None:
+        """Whether a complete response has the planned length; None without the server's count."""
+        if self.outcome != "ok" or self.output_tokens is None:
+            return None
+        return self.output_tokens == self.planned_tokens
+
+
+def outcome_of_status(status: int) -> ClientOutcome:
+    """Return the outcome of a request by its HTTP status, which is not 200."""
+    if status in (429, 503):
+        return "rejected"
+    if status in (408, 504):
+        return "timeout"
+    return "invalid" if 400 <= status < 500 else "error"

@@ -1,0 +1,122 @@
+"""aiperf as the load generator: its arguments, its export, its failures."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from itertools import count, pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadtest.aiperf import AiperfDriver, AiperfError, aiperf_arguments, run_of_export
+from loadtest.level_result import level_result
+from loadtest.settings import LoadEndpoint, LoadLevel, PromptClass, Workload
+
+WORK = Workload((PromptClass(128),), 4, warm_up=1.0, duration=10.0)
+LEVEL = LoadLevel("rate", 2.5)
+ENDPOINT = LoadEndpoint("http://127.0.0.1:8000", "chat", "llama")
+START = 1_759_813_207_000_000_000
+
+
+def exported(number: int, **changes: Any) -> dict[str, Any]:
+    """Return a record of ``profile_export.jsonl``."""
+    start = START + number * 400_000_000
+    metadata = {
+        "session_num": number,
+        "request_start_ns": start,
+        "request_end_ns": start + 200_000_000,
+        "benchmark_phase": "profiling",
+        "was_cancelled": False,
+    }
+    metrics = {
+        "time_to_first_token": {"value": 100.0, "unit": "ms"},
+        "inter_chunk_latency": {"value": [20.0, 30.0, 40.0], "unit": "ms"},
+        "input_sequence_length": {"value": 128, "unit": "tokens"},
+        "output_sequence_length": {"value": 4, "unit": "tokens"},
+    }
+    return {"metadata": metadata, "metrics": metrics, "error": None} | changes
+
+
+def text(*records: dict[str, Any]) -> str:
+    return "".join(f"{json.dumps(record)}\n" for record in records)
+
+
+def test_records_become_requests() -> None:
+    run = run_of_export(text(exported(0), exported(1)), LEVEL, WORK)
+    assert run.end - run.begin == 10.0
+    for record in run.records:
+        assert record.ttft == pytest.approx(0.1, abs=1e-6)
+        assert record.gaps == pytest.approx([0.02, 0.03, 0.04], abs=1e-6)
+        assert record.e2e == pytest.approx(0.2, abs=1e-6)
+        assert (record.outcome, record.matched, record.input_tokens) == ("ok", True, 128)
+    assert run.records[1].scheduled - run.records[0].scheduled == pytest.approx(0.4, abs=1e-6)
+    assert level_result([run], [], 0.95).requests == 2
+
+
+def test_failed_cancelled_and_warm_up_requests() -> None:
+    rejected = exported(0, metrics={}, error={"code": 503, "type": "x", "message": "prompt"})
+    lost = exported(1, metrics=None, error={"code": None, "type": "ConnectionError"})
+    cancelled = exported(2, metrics={})
+    cancelled["metadata"]["was_cancelled"] = True
+    warm = exported(3)
+    warm["metadata"]["benchmark_phase"] = "warmup"
+    run = run_of_export(text(rejected, lost, cancelled, warm), LEVEL, WORK)
+    assert [(one.outcome, one.reason) for one in run.records] == [
+        ("rejected", "503"),
+        ("error", "ConnectionError"),
+        ("timeout", "client"),
+        ("ok", ""),
+    ]
+    assert [one.measured for one in run.records] == [True, True, True, False]
+
+
+@pytest.mark.parametrize("line", ["{", "{}", '{"metadata": {"session_num": 1}}', "7"])
+def test_another_format_is_an_error(line: str) -> None:
+    with pytest.raises(AiperfError, match=r"line 2 of aiperf\'s profile_export\.jsonl is not"):
+        run_of_export(text(exported(0)) + line, LEVEL, WORK)
+
+
+def test_arguments_request_matched_work() -> None:
+    arguments = aiperf_arguments(ENDPOINT, LEVEL, WORK, "/folder")
+    assert arguments[0] == "profile"
+    values = dict(pairwise(arguments))
+    assert values["--request-rate"] == "2.5"
+    assert values["--arrival-pattern"] == "poisson"
+    assert json.loads(values["--extra-inputs"]) == {"ignore_eos": True, "min_tokens": 4}
+    assert (values["--isl"], values["--osl"]) == ("128", "4")
+    closed = aiperf_arguments(ENDPOINT, LoadLevel("concurrency", 8), WORK, "/folder")
+    assert closed[closed.index("--concurrency") + 1] == "8"
+
+
+def program(folder: Path, code: str) -> str:
+    """Write a program that stands for aiperf."""
+    path = folder / "aiperf"
+    path.write_text(f"#!{sys.executable}\n{code}")
+    path.chmod(0o755)
+    return str(path)
+
+
+def drive(program: str) -> Any:
+    driver = AiperfDriver(program)
+    return asyncio.run(driver(ENDPOINT, LEVEL, WORK, count()))
+
+
+def test_the_driver_runs_the_program_and_reads_its_export(tmp_path: Path) -> None:
+    code = f"""
+import pathlib, sys
+folder = pathlib.Path(sys.argv[sys.argv.index("--output-artifact-dir") + 1], "run")
+folder.mkdir()
+(folder / "profile_export.jsonl").write_text({text(exported(0))!r})
+"""
+    assert len(drive(program(tmp_path, code)).records) == 1
+
+
+def test_failures_of_the_program_are_one_error(tmp_path: Path) -> None:
+    failing = program(tmp_path, "print('no route')\nraise SystemExit(3)")
+    with pytest.raises(AiperfError, match="aiperf failed with exit code 3: no route"):
+        drive(failing)
+    with pytest.raises(AiperfError, match=r"aiperf wrote no profile_export\.jsonl"):
+        drive(program(tmp_path, ""))
