@@ -37,8 +37,7 @@ _NUMBERS = 10_000_000
 """Request numbers of each round: no two rounds of a test have the same prompts."""
 _MARGIN = 2
 """Requests of a search's level, in multiples of the number that all good could prove a target."""
-_SETTLE_SECONDS, _SETTLE_PAUSE = 5.0, 0.2
-"""How long a sidecar may need to record the last request."""
+_SETTLE_PAUSE = 0.2
 
 Scrape = Callable[[], Awaitable[Sequence[Sample]]]
 
@@ -64,7 +63,8 @@ class RateSearchSettings:
 class LoadTest:
     """A load test: one endpoint, or two that get the same requests in alternating ``rounds``.
 
-    There are either ``levels`` or a ``search``.  ``scrape`` reads the sidecar at ``sidecar``.
+    There are either ``levels`` or a ``search``.  ``scrape`` reads the sidecar at ``sidecar``,
+    which may need ``settle`` seconds to record a request.
     """
 
     endpoints: tuple[LoadEndpoint, ...]
@@ -76,6 +76,7 @@ class LoadTest:
     rounds: int = 1
     scrape: Scrape | None = None
     sidecar: str = ""
+    settle: float = 3.0
 
 
 @dataclass(slots=True)
@@ -271,7 +272,7 @@ async def _settled(test: LoadTest, before: Sequence[Sample], requests: int) -> S
     """Scrape the sidecar until it has recorded a number of requests, for some seconds at most."""
     assert test.scrape is not None  # noqa: S101 - there is a first scrape
     model, after = test.endpoints[0].model, before
-    for _ in range(int(_SETTLE_SECONDS / _SETTLE_PAUSE)):
+    for _ in range(int(test.settle / _SETTLE_PAUSE)):
         after = await test.scrape()
         with suppress(SidecarRestartError):
             if requests_increase(before, after, model) >= requests:

@@ -17,6 +17,7 @@ from socket import socket
 import pytest
 
 from tests.fake_server import fake_server
+from tests.test_loadtest_client import look_alike
 from tokenslo.cli import COMMANDS, main
 from tools.docs.pages import ROOT, every_fence
 
@@ -141,6 +142,39 @@ async def test_sidecars_are_watched_as_written(command: str) -> None:
         urls = re.sub(r"http://[\w.-]+:\d+", server.url, command)
         arguments = [*shlex.split(urls)[1:], "--interval", "0.2"]
         assert await asyncio.to_thread(exit_code, arguments) == 0
+
+
+SHORT = ("--duration", "200ms", "--warm-up", "0s", "--cool-down", "0s")
+"""Options that shorten a load test."""
+UNMEASURED = "# TYPE llm_requests_total counter\nllm_requests_total 0\n"
+
+
+@pytest.mark.parametrize(
+    "command",
+    sorted(
+        {
+            command
+            for _, fence in every_fence("sh")
+            for command in fence.commands
+            if command.startswith("tokenslo load ") and "--driver" not in command
+        }
+    ),
+)
+async def test_load_tests_run_as_written(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    # One level is enough, and a low confidence needs few requests.
+    written = re.sub(r"(--concurrency|--rate) [\d,.]+", r"\1 2", command)
+    written = written.replace("--search-to 64", "--search-from 64 --search-to 64 --confidence 1%")
+    async with look_alike() as server, fake_server({"/metrics": UNMEASURED}) as sidecar:
+        arguments = [
+            re.sub(r"http://[\w.-]+:\d+", sidecar.url if ":9464" in word else server, word)
+            for word in shlex.split(written)[1:]
+        ]
+        code = await asyncio.to_thread(exit_code, [*arguments, *SHORT, "--output-tokens", "4"])
+    assert code in (0, 1)
 
 
 def is_a_target_of_make(arguments: list[str]) -> bool:
