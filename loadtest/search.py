@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from dataclasses import dataclass
 
-_HALVINGS = 8
+_HALVINGS = 6
 """Halvings of a first rate that is too high, before the search gives up."""
 
 

@@ -146,6 +146,12 @@ async def test_sidecars_are_watched_as_written(command: str) -> None:
 
 SHORT = ("--duration", "200ms", "--warm-up", "0s", "--cool-down", "0s")
 """Options that shorten a load test."""
+LENIENT = """\
+apiVersion: tokenslo/v1
+service: chat
+selector: {model: tensorrt_llm}
+objectives: [{name: first-token, indicator: ttft, threshold: 30s, target: 50%}]
+"""
 UNMEASURED = "# TYPE llm_requests_total counter\nllm_requests_total 0\n"
 
 
@@ -164,10 +170,13 @@ async def test_load_tests_run_as_written(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
-    # One level is enough, and a low confidence needs few requests.
+    (tmp_path / "examples/chat").mkdir(parents=True)
+    (tmp_path / "examples/chat/slo.yaml").write_text(LENIENT)
+    # One level of a few short requests is enough.
     written = re.sub(r"(--concurrency|--rate) [\d,.]+", r"\1 2", command)
-    written = written.replace("--search-to 64", "--search-from 64 --search-to 64 --confidence 1%")
+    written = written.replace("--search-to 64", "--search-from 8 --search-to 8 --confidence 50%")
+    if "--prompt-tokens" not in written:
+        written += " --prompt-tokens 8"
     async with look_alike() as server, fake_server({"/metrics": UNMEASURED}) as sidecar:
         arguments = [
             re.sub(r"http://[\w.-]+:\d+", sidecar.url if ":9464" in word else server, word)

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -51,7 +52,8 @@ async def test_a_sweep_prints_and_writes_its_reports(
     slo.write_text(SLO)
     out = tmp_path / "new/out"
     async with look_alike() as url:
-        assert await run(url, *QUICK, "--slo", str(slo), "-o", str(out)) == 0
+        slos = ("--slo", str(slo), "--confidence", "50%")
+        assert await run(url, *QUICK, *slos, "-o", str(out)) == 0
         captured = capsys.readouterr()
         assert await run(url, *QUICK, "-o", str(out)) == 2
         refused = capsys.readouterr()
@@ -105,9 +107,13 @@ async def test_two_servers_are_compared(capsys: pytest.CaptureFixture[str]) -> N
     assert "Second / first at concurrency 1: output_tokens_per_second " in output
 
 
-async def test_a_sidecar_that_saw_nothing_disagrees(capsys: pytest.CaptureFixture[str]) -> None:
-    metrics = 'llm_requests_total{model="tensorrt_llm",version="",outcome="ok"} 7\n'
-    metrics = f"# TYPE llm_requests_total counter\n{metrics}"
+async def test_a_sidecar_with_other_requests_disagrees(capsys: pytest.CaptureFixture[str]) -> None:
+    numbers = count(step=1000)
+
+    async def metrics(_: web.Request) -> web.StreamResponse:
+        sample = f'llm_requests_total{{model="tensorrt_llm",outcome="ok"}} {next(numbers)}'
+        return web.Response(text=f"# TYPE llm_requests_total counter\n{sample}\n")
+
     async with look_alike() as url, fake_server({"/metrics": metrics}) as sidecar:
         assert await run(url, *QUICK[:-2], "--concurrency", "1", "--sidecar", sidecar.url) == 1
     assert "Sidecar: disagrees with this client: " in capsys.readouterr().out
@@ -155,6 +161,7 @@ NOWHERE = "http://127.0.0.1:1"
         ([NOWHERE, "--duration", "30"], '"30" has no unit'),
         ([NOWHERE, "--duration", "0s"], "--duration and --timeout must be above 0s."),
         ([NOWHERE, "--cancel", "100%"], "is not a share below 100%"),
+        ([NOWHERE, "--confidence", "10%"], "--confidence at least 50%."),
         ([NOWHERE, "--search"], "--search needs objectives: give --slo FILE or --preset NAME."),
         ([NOWHERE, "--search", "--against", NOWHERE], "--search tests one server"),
         ([NOWHERE, "--extra-body", "missing.json"], "missing.json cannot be read: No such file"),

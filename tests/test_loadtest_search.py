@@ -37,7 +37,7 @@ def test_search_finds_a_capacity_within_its_resolution(
     capacity: float, first: float, resolution: float
 ) -> None:
     found = search(capacity, first, 1000, resolution)
-    if capacity < first / 256:  # eight halvings
+    if capacity < first / 64:  # six halvings
         assert found.kept is None
     elif found.kept is not None:
         assert found.missed is not None
@@ -46,7 +46,7 @@ def test_search_finds_a_capacity_within_its_resolution(
 
 def test_search_ends_at_the_highest_rate_and_below_the_lowest() -> None:
     assert search(5000, 1, 1000, 0.05) == FoundRate(1000, None)
-    assert search(0.0001, 1, 1000, 0.05) == FoundRate(None, 1 / 256)
+    assert search(0.0001, 1, 1000, 0.05) == FoundRate(None, 1 / 64)
 
 
 def test_search_doubles_and_then_bisects() -> None:

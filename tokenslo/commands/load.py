@@ -49,7 +49,7 @@ _URL = values.LoadValue("URL", values.read_url)
 _TIME = values.LoadValue("TIME", values.read_seconds)
 _SHARE = values.LoadValue("SHARE", values.read_ratio)
 _DEFAULT_LEVELS = tuple(LoadLevel("concurrency", value) for value in (1, 2, 4, 8, 16))
-_LEAST_RESOLUTION = 0.001
+_LEAST_RESOLUTION, _LEAST_CONFIDENCE = 0.001, 0.5
 
 
 def _http(_: click.Context, __: click.Parameter, given: str | None) -> HttpClientConfig | None:
@@ -290,8 +290,8 @@ def load(
         raise click.UsageError("--search tests one server: leave out --against.")
     if search and not (slo or preset):
         raise click.UsageError("--search needs objectives: give --slo FILE or --preset NAME.")
-    if resolution < _LEAST_RESOLUTION or confidence <= 0:
-        raise click.UsageError("--resolution must be at least 0.1%, --confidence above 0%.")
+    if resolution < _LEAST_RESOLUTION or confidence < _LEAST_CONFIDENCE:
+        raise click.UsageError("--resolution must be at least 0.1%, --confidence at least 50%.")
     if duration <= 0 or timeout <= 0:
         raise click.UsageError("--duration and --timeout must be above 0s.")
     if driver == "aiperf" and api not in ("chat", "completions"):
