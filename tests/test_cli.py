@@ -37,6 +37,7 @@ Commands:
   generate       Generate rules, dashboards and runbooks from SLO files.
   init           Write an initial SLO file from a live server.
   lint           Check the queries of dashboards and rule files.
+  load           Run a controlled load test of an LLM server.
   schema         Print the JSON Schema of SLO files, for editors.
   server-config  Print the Triton settings that SLO files need.
   signals        Print the metrics of the sidecar and their methods.
