@@ -312,6 +312,28 @@ def test_header_fields_are_bounded_in_number_and_by_time(fields: int) -> None:
     assert not slow.inactive
 
 
+@pytest.mark.parametrize("kind", [PING, SETTINGS, RST, CONTINUATION])
+def test_frames_other_than_data_are_bounded_in_number_and_by_time(kind: int) -> None:
+    payload = bytes({PING: 8, SETTINGS: 6, RST: 4, CONTINUATION: 0}[kind])
+    stream = 1 if kind in (RST, CONTINUATION) else 0
+    logs = WireLog(), WireLog()
+    flood, slow = (Http2Observer(log, ObserverSettings()) for log in logs)
+    begin = PREFACE + frame(SETTINGS, 0, 0)
+    if kind == CONTINUATION:
+        begin += frame(HEADERS, 0, 1)
+    flood.feed(CLIENT, begin, 0.0)
+    slow.feed(CLIENT, begin, 0.0)
+    one = frame(kind, 0, stream, payload)
+    flood.feed(CLIENT, one * (FIELD_BURST // 2), 1.0)
+    assert not flood.inactive
+    flood.feed(CLIENT, one * FIELD_BURST, 1.0)
+    assert flood.inactive
+    assert logs[0].events[-1][:2] == ("skipped", "frames")
+    for number in range(20):
+        slow.feed(CLIENT, one * (FIELDS_PER_SECOND // 10), 1.0 + 0.11 * number)
+    assert not slow.inactive
+
+
 def test_a_quarter_of_a_megabyte_of_fields_does_not_stall() -> None:
     """That is 250,000 fields, each of which takes as long as any other."""
     observer = Http2Observer(WireLog(), ObserverSettings())

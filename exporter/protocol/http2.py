@@ -5,6 +5,7 @@ Reasons of skipped requests and connections:
 * ``midway``: the start of the connection was missed, and with it the state of HPACK;
 * ``gap``: bytes of the connection are missing;
 * ``malformed``, ``headers``: invalid frames, or more headers than the limit;
+* ``frames``: more frames other than DATA than the limit;
 * ``push``: a server push;
 * ``calls``, ``requests``: more calls or requests than the limit;
 * ``encoding``: an unknown compression of messages;
@@ -48,7 +49,8 @@ MAX_CALLS = 1024
 FIELD_BURST = 8192
 FIELDS_PER_SECOND = 16_384
 """A token bucket for the header fields of a connection: decompressing a field takes 4 µs, sending
-it as little as a byte.  A block that repeats an earlier one counts as one field."""
+it as little as a byte.  A block that repeats an earlier one counts as one field,
+and so does every frame but DATA: floods of PING or SETTINGS are cheap to send too."""
 _BYTES_PER_FIELD = 32  # decoding this many bytes of Huffman codes takes as long as one field
 TENANT_BYTES = 256
 """Longer names of tenants are truncated."""
@@ -165,6 +167,8 @@ class Http2Observer:
                 continue
             stream &= _STREAM_ID_MASK
             check_frame(side, kind, stop - start, stream)
+            if kind != DATA and stop <= size:
+                self._charge(1, time, "frames")
             if kind in BUFFERED:
                 if stop > size:
                     break
@@ -227,7 +231,6 @@ class Http2Observer:
             side.block += payload
             if len(side.block) > MAX_HEADER_BYTES:
                 raise MalformedConnectionError("headers")
-            self._charge(1, time)
             side.ready = bool(flags & END_HEADERS)
             if side.ready:
                 block = bytes(side.block)
@@ -238,15 +241,18 @@ class Http2Observer:
                     self._charge(fields + len(block) // _BYTES_PER_FIELD, time)
                 self._handle_headers(side, stream, headers, time)
 
-    def _charge(self, fields: int, time: float) -> None:
-        """Charge header fields to the budget; raise MalformedConnectionError if exceeded."""
+    def _charge(self, fields: int, time: float, reason: str = "headers") -> None:
+        """Charge header fields to the budget; raise MalformedConnectionError if exceeded.
+
+        ``reason`` is that of the error.
+        """
         if time > self._refilled_at:
             refill = (time - self._refilled_at) * FIELDS_PER_SECOND
             self._field_budget = min(FIELD_BURST, self._field_budget + refill)
             self._refilled_at = time
         self._field_budget -= fields
         if self._field_budget < 0:
-            raise MalformedConnectionError("headers")
+            raise MalformedConnectionError(reason)
 
     # Streams
 

@@ -207,8 +207,8 @@ async def _inject(mode: GatewayMode, setup: FaultSetup) -> FaultEffect:
         withdrawn_after = monotonic() - began
         async with _scraping(sidecar, scrapes):
             await asyncio.sleep(HELD_SECONDS)
-        during = await sidecar.scrape()
         lasted = monotonic() - began
+        during = await sidecar.scrape()
         await gateway.set("forwarding")
         lifted = monotonic()
         await sidecar.wait_for("tokenslo_source_up", 1, SETTLE_SECONDS, source=SCRAPED)
