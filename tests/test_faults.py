@@ -114,7 +114,7 @@ def test_the_page_has_every_measured_value() -> None:
     ) in page
     assert "not run: mount cannot run here" in page
     assert "**failed**: not within 20 s" in page
-    assert "- `killed`: 1 restart." in page
+    assert "- `killed` (other work: 40% of the cores): 1 restart." in page
     assert "make faults FAULTS=" in page
     assert "Nothing else ran on the machine." in render([fault()], [ROW])
 

@@ -73,7 +73,9 @@ def _family(title: str, faults: Sequence[Fault], found: Mapping[str, MatrixRow])
         row = found[fault.key]
         if row.effect and row.effect.expectations:
             measured = "; ".join(each.text for each in row.effect.expectations)
-            lines.append(f"- `{fault.key}`: {measured}.")
+            others = f" (other work: {row.other_cpu:.0%} of the cores)"
+            busy = others if row.other_cpu >= BUSY else ""
+            lines.append(f"- `{fault.key}`{busy}: {measured}.")
     if lines:
         yield "Measured:\n"
         yield "\n".join(lines) + "\n"
