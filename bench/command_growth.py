@@ -113,6 +113,13 @@ def tables() -> Iterator[Mapping[str, CommandTable]]:
 COMMANDS = ("generate", "explain", "lint", "backtest")
 
 
+def constant_rate(query: str) -> str:
+    """Return the value of a query at every step: few bad events; empty for missing metrics."""
+    if "absent(" in query:
+        return ""
+    return "0.001" if 'outcome=~"error|' in query else "10"
+
+
 def _serve_history(port: int) -> None:
     """Answer each range query with one series that has a value at every step."""
 
@@ -128,10 +135,10 @@ def _serve_history(port: int) -> None:
         def respond(self, text: str) -> None:
             fields = {name: values[0] for name, values in parse_qs(text).items()}
             start, end, step = (float(fields[name]) for name in ("start", "end", "step"))
-            rate = "10" if "outcome=~" not in fields["query"] else "0.001"
+            rate = constant_rate(fields["query"])
             count = int((end - start) / step) + 1
             values = [[start + index * step, rate] for index in range(count)]
-            result = [{"metric": {}, "values": values}]
+            result = [{"metric": {}, "values": values}] if rate else []
             data = {"resultType": "matrix", "result": result}
             body = json.dumps({"status": "success", "data": data}).encode()
             self.send_response(200)

@@ -57,7 +57,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             result = measure(bench, commit, long=given.long, report=report)
             results.write(given.results, result)
             write_page(given.page, given.results)
-            failed |= bool(result.failure)
+            if result.failure:
+                failed = True
+                show("")
+                print(f"{bench} failed: {result.failure}", file=sys.stderr)
     except ValueError as error:
         parser.error(str(error))
     finally:

@@ -10,12 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from bench import report, results
+from alerts.history import PrometheusHistory
+from bench import command_growth, report, results
 from bench.conditions import CHECKOUT, LoadBefore
 from bench.figures import Figure, GrowthCurve, MissingPeer, PeerComparison, as_json
 from bench.page import number, render
 from bench.results import BenchResult
 from bench.run import BENCHES
+from promql.client import Series
+from slos.load import load_file
+from slos.plan import plan
 
 MET = PeerComparison("CPU of a", "nginx 1.22", "µs", [5.0] * 5, [10.0] * 5, target=0.6)
 NOISY = replace(MET, subject="CPU of b", ours=[1.0, 2.0, 3.0, 4.0, 5.0])
@@ -142,9 +146,10 @@ def run_report(folder: Path, *arguments: str) -> int:
 
 
 def test_only_selected_benches_without_a_current_result_are_measured(
-    measured: list[str], tmp_path: Path
+    measured: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run_report(tmp_path, "--benches=reader,capture") == 1
+    assert capsys.readouterr() == ("", "capture failed: no nginx\n")
     assert run_report(tmp_path, "--benches=reader,capture,proxy") == 1
     assert run_report(tmp_path, "--benches=reader,proxy") == 0
     # `capture` failed and is repeated.
@@ -232,3 +237,17 @@ def test_every_bench_has_its_function(name: str) -> None:
     entry = BENCHES[name]
     path = CHECKOUT / f"{entry.module.replace('.', '/')}.py"
     assert f"def {entry.function}(" in path.read_text()
+
+
+def test_the_history_of_a_backtest_has_few_bad_events_and_no_missing_metric(
+    tmp_path: Path,
+) -> None:
+    def query(text: str, start: float, end: float, step: float) -> list[Series]:
+        rate = command_growth.constant_rate(text)
+        return [Series({}, {start: float(rate)})] if rate else []
+
+    file = tmp_path / "slo.yaml"
+    file.write_text(command_growth.SLO)
+    found = plan(load_file(file, []).services[0])
+    past = PrometheusHistory(query, 1, 1e9, lambda _: None).whole(found, found.objectives[0])
+    assert (past.bad[0], past.total[0], any(past.missing)) == (0.001, 10, False)
