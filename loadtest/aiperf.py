@@ -1,9 +1,9 @@
 """Drive a load level with NVIDIA's aiperf, and read its records.
 
-aiperf runs as a separate program.  Its ``profile_export.jsonl`` has one object per request: the
-times of its start and end in nanoseconds since the epoch, the time to first token, the gaps between
-chunks (``inter_chunk_latency``) and token counts.  aiperf reports no scheduled start, so the
-lag of its requests is unknown and counts as zero.
+aiperf runs as a separate program.  Its ``profile_export.jsonl`` has one object per request: times
+of start and end in nanoseconds since the epoch, the time to first token, the gaps between chunks
+(``inter_chunk_latency``) and token counts.  A request is scheduled when aiperf's rate limiter
+issues it (``credit_issued_ns``).
 """
 
 from __future__ import annotations
@@ -35,18 +35,22 @@ class AiperfError(Exception):
 
 
 class AiperfDriver:
-    """Runs levels with the program ``aiperf`` until ``stop`` is set."""
+    """Runs levels with the program ``aiperf`` until ``stop`` is set.
 
-    def __init__(self, program: str) -> None:
-        self._program = program
+    ``tokenizer`` is what aiperf makes prompts with: a name, a folder, or ``builtin``.
+    """
+
+    def __init__(self, program: str, tokenizer: str, stop: asyncio.Event) -> None:
+        self._program, self._tokenizer, self._stop = program, tokenizer, stop
 
     async def __call__(
         self, endpoint: LoadEndpoint, level: LoadLevel, work: Workload, _: Iterator[int]
     ) -> LevelRun:
-        """Run one level; raises AiperfError."""
+        """Run one level, which has no requests after an interruption; raises AiperfError."""
         with tempfile.TemporaryDirectory(prefix="tokenslo-aiperf-") as folder:
-            command = [self._program, *aiperf_arguments(endpoint, level, work, folder)]
-            await _run(command)
+            arguments = aiperf_arguments(endpoint, level, work, self._tokenizer, folder)
+            if not await _run([self._program, *arguments], self._stop):
+                return LevelRun(level, 0.0, 0.0)
             text = _exported(folder)
         if text is None:
             raise AiperfError(
@@ -57,7 +61,7 @@ class AiperfDriver:
 
 
 def aiperf_arguments(
-    endpoint: LoadEndpoint, level: LoadLevel, work: Workload, folder: str
+    endpoint: LoadEndpoint, level: LoadLevel, work: Workload, tokenizer: str, folder: str
 ) -> list[str]:
     """Return the arguments of aiperf for a level; none is secret."""
     tokens = work.output_tokens
@@ -70,7 +74,7 @@ def aiperf_arguments(
     return [
         "profile",
         *("--model", endpoint.model, "--url", endpoint.url, "--endpoint-type", endpoint.api),
-        *("--streaming", "--tokenizer", "builtin", "--use-server-token-count"),
+        *("--streaming", "--tokenizer", tokenizer, "--use-server-token-count"),
         *load,
         *warm_up,
         *("--benchmark-duration", f"{work.duration:g}"),
@@ -87,29 +91,41 @@ def _exported(folder: str) -> str | None:
     return found.read_text(encoding="utf-8") if found else None
 
 
-async def _run(command: list[str]) -> None:
-    """Run aiperf without a terminal; end it with this task."""
+async def _run(command: list[str], stop: asyncio.Event) -> bool:
+    """Run aiperf without a terminal; end it and return False if ``stop`` is set."""
     process = await asyncio.create_subprocess_exec(
         *command,
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
+        start_new_session=True,  # Ctrl-C is handled here
     )
+    running = asyncio.create_task(process.communicate())
+    stopping = asyncio.create_task(stop.wait())
     try:
-        output, _ = await process.communicate()
+        await asyncio.wait((running, stopping), return_when=asyncio.FIRST_COMPLETED)
     finally:
-        if process.returncode is None:
-            process.terminate()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(process.wait(), _STOP_SECONDS)
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
+        stopping.cancel()
+        if not running.done():
+            await _end(process)
+            await running
+    if stop.is_set():
+        return False
     if process.returncode:
+        output, _ = running.result()
         lines = [line for line in output.decode("utf-8", "replace").splitlines() if line.strip()]
         raise AiperfError(
             f"aiperf failed with exit code {process.returncode}: {' '.join(lines[-_LAST_LINES:])}"
         )
+    return True
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    process.terminate()
+    with suppress(TimeoutError):
+        await asyncio.wait_for(process.wait(), _STOP_SECONDS)
+    if process.returncode is None:
+        process.kill()
 
 
 def run_of_export(text: str, level: LoadLevel, work: Workload) -> LevelRun:
@@ -136,7 +152,7 @@ def _record(found: Mapping[str, Any], work: Workload) -> RequestRecord:
         metadata["session_num"],
         work.prompts[0].name,
         work.output_tokens,
-        start,
+        (metadata.get("credit_issued_ns") or metadata["request_start_ns"]) * _NANO,
         start,
         ended=end,
         outcome="ok",

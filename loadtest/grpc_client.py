@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -62,6 +63,10 @@ class GrpcRequests:
         else:
             self._channel = grpc.aio.insecure_channel(self._address)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+        # So that no request pays for it; a failure is that of the first request.
+        with suppress(grpc.aio.AioRpcError, TimeoutError, OSError):
+            async with asyncio.timeout(self._work.timeout):
+                await self._read_inputs()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -78,6 +83,10 @@ class GrpcRequests:
             record.outcome, record.reason = "timeout", "client"
         except grpc.aio.AioRpcError as error:
             record.outcome, record.reason = _failure(error)
+        except asyncio.InvalidStateError:  # a write to a call that has failed
+            record.outcome, record.reason = "error", "reset"
+        except OSError:  # the file of a credential
+            record.outcome, record.reason = "error", "credentials"
         record.ended = self._clock()
 
     async def _stream(self, plan: RequestPlan, record: RequestRecord) -> tuple[ClientOutcome, str]:
@@ -108,11 +117,7 @@ class GrpcRequests:
                     setattr(record, field, outputs[name])
             if response.parameters[_FINAL].bool_param:
                 return "ok", ""
-        if await call.code() is grpc.StatusCode.OK:
-            return "error", "truncated"
-        raise grpc.aio.AioRpcError(
-            await call.code(), await call.initial_metadata(), await call.trailing_metadata()
-        )
+        return "error", "truncated"
 
     async def _read_inputs(self) -> None:
         """Read names, types and shapes of the model's inputs."""
@@ -163,7 +168,12 @@ def _packed(kind: str, value: Any) -> bytes:
         return struct.pack("<I", len(text)) + text
     if kind not in _PACKED:
         raise UnsupportedModelError(f"inputs of type {kind} are not supported")
-    return struct.pack(_PACKED[kind], value)
+    try:
+        return struct.pack(_PACKED[kind], value)
+    except struct.error:
+        raise UnsupportedModelError(
+            f"{value!r} is no value for an input of type {kind}. Fix: correct --extra-body"
+        ) from None
 
 
 def _outputs(response: Any) -> dict[str, object]:

@@ -22,6 +22,8 @@ Sample = tuple[str, Mapping[str, str], float]
 
 COMPARED = ("ttft", "itl", "tpot", "e2e")
 """Signals that both sides measure."""
+LATE_GAPS = "tokenslo_tap_late_gaps_total"
+"""Gaps that the sidecar excludes, because it read a chunk late."""
 TOLERANCE_SECONDS, TOLERANCE_SHARE = 0.005, 0.05
 """Both sides agree within 5 ms or 5 %, whichever is more: the network is on the client's side."""
 _QUANTILES = (0.5, 0.9, 0.99)
@@ -71,11 +73,15 @@ class ShareComparison:
 
 @dataclass(frozen=True, slots=True)
 class SignalComparison:
-    """A latency on both sides: numbers of observations, means in seconds, quantiles, shares."""
+    """A latency on both sides: numbers of observations, means in seconds, quantiles, shares.
+
+    The sidecar reports that it ``excluded`` up to a number of observations.
+    """
 
     signal: str
     client_count: int
     sidecar_count: float
+    excluded: float
     client_mean: float
     sidecar_mean: float
     tolerance: float
@@ -91,7 +97,7 @@ class SignalComparison:
     def agrees(self) -> bool:
         """Whether counts are equal, and means, quantiles and shares within the tolerance."""
         return (
-            self.client_count == self.sidecar_count
+            0 <= self.client_count - self.sidecar_count <= self.excluded
             and abs(self.difference) <= self.tolerance
             and all(each.agrees for each in self.quantiles)
             and all(each.agrees for each in self.shares)
@@ -158,14 +164,22 @@ def compare_sidecar(
     for signal in COMPARED:
         found = histogram_increase(before, after, SIGNALS[signal].metric, model)
         observed = values(records, signal)
-        if found is None:
+        left = sum(record.outcome in ("disconnected", "timeout") for record in records)
+        if signal == "itl" and left:
+            missing.append(
+                f"itl: {left} clients left in mid-stream, and what was in flight then is on one "
+                "side only"
+            )
+        elif found is None:
             missing.append(f"{signal}: the sidecar has no {SIGNALS[signal].metric} of {model}")
         elif not observed or not found.count:
             missing.append(
                 f"{signal}: {len(observed)} observations here, {found.count:g} at the sidecar"
             )
         else:
-            signals.append(_compare(signal, observed, found, _thresholds(signal, objectives)))
+            excluded = _late_gaps(before, after) if signal == "itl" else 0.0
+            thresholds = _thresholds(signal, objectives)
+            signals.append(_compare(signal, observed, found, excluded, thresholds))
     goodput = []
     for objective in objectives:
         if objective.indicator == "goodput":
@@ -211,6 +225,15 @@ def _by_label(
     return found
 
 
+def _late_gaps(before: Sequence[Sample], after: Sequence[Sample]) -> float:
+    return sum(
+        sign * value
+        for sign, samples in ((1, after), (-1, before))
+        for name, _, value in samples
+        if name == LATE_GAPS
+    )
+
+
 def _goodput_increase(
     before: Sequence[Sample], after: Sequence[Sample], objective: str, model: str
 ) -> tuple[float, float] | None:
@@ -231,7 +254,11 @@ def _thresholds(signal: str, objectives: Iterable[ClientObjective]) -> Iterator[
 
 
 def _compare(
-    signal: str, observed: list[float], found: HistogramIncrease, thresholds: Iterable[float]
+    signal: str,
+    observed: list[float],
+    found: HistogramIncrease,
+    excluded: float,
+    thresholds: Iterable[float],
 ) -> SignalComparison:
     ordered = sorted(observed)
     mean = sum(ordered) / len(ordered)
@@ -240,6 +267,7 @@ def _compare(
         signal,
         len(ordered),
         found.count,
+        excluded,
         mean,
         found.sum / found.count,
         tolerance,

@@ -152,7 +152,7 @@ service: chat
 selector: {model: tensorrt_llm}
 objectives: [{name: first-token, indicator: ttft, threshold: 30s, target: 50%}]
 """
-UNMEASURED = "# TYPE llm_requests_total counter\nllm_requests_total 0\n"
+UNMEASURED = "# TYPE tokenslo_build_info gauge\ntokenslo_build_info 1\n"
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,8 @@ async def test_a_sidecar_with_other_requests_disagrees(capsys: pytest.CaptureFix
 
     async def metrics(_: web.Request) -> web.StreamResponse:
         sample = f'llm_requests_total{{model="tensorrt_llm",outcome="ok"}} {next(numbers)}'
-        return web.Response(text=f"# TYPE llm_requests_total counter\n{sample}\n")
+        build = "# TYPE tokenslo_build_info gauge\ntokenslo_build_info 1\n"
+        return web.Response(text=f"{build}# TYPE llm_requests_total counter\n{sample}\n")
 
     async with look_alike() as url, fake_server({"/metrics": metrics}) as sidecar:
         assert await run(url, *QUICK[:-2], "--concurrency", "1", "--sidecar", sidecar.url) == 1
@@ -174,6 +175,10 @@ NOWHERE = "http://127.0.0.1:1"
         (
             [NOWHERE, "--model", "m", "--driver", "aiperf", "--api", "grpc"],
             "aiperf has no API grpc",
+        ),
+        (
+            [NOWHERE, "--model", "m", "--driver", "aiperf", "--prompt-tokens", "1,2"],
+            "--cancel and several prompt lengths need the driver tokenslo.",
         ),
         ([NOWHERE, "--model", "m", "-o", "list.json/x"], "list.json: is not a folder."),
     ],

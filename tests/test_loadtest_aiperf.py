@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from loadtest.aiperf import AiperfDriver, AiperfError, aiperf_arguments, run_of_export
+from loadtest.level import LevelRun
 from loadtest.level_result import level_result
 from loadtest.settings import LoadEndpoint, LoadLevel, PromptClass, Workload
 
@@ -26,6 +27,7 @@ def exported(number: int, **changes: Any) -> dict[str, Any]:
     start = START + number * 400_000_000
     metadata = {
         "session_num": number,
+        "credit_issued_ns": start - 5_000_000,
         "request_start_ns": start,
         "request_end_ns": start + 200_000_000,
         "benchmark_phase": "profiling",
@@ -48,6 +50,7 @@ def test_records_become_requests() -> None:
     run = run_of_export(text(exported(0), exported(1)), LEVEL, WORK)
     assert run.end - run.begin == 10.0
     for record in run.records:
+        assert record.lag == pytest.approx(0.005, abs=1e-6)
         assert record.ttft == pytest.approx(0.1, abs=1e-6)
         assert record.gaps == pytest.approx([0.02, 0.03, 0.04], abs=1e-6)
         assert record.e2e == pytest.approx(0.2, abs=1e-6)
@@ -80,14 +83,14 @@ def test_another_format_is_an_error(line: str) -> None:
 
 
 def test_arguments_request_matched_work() -> None:
-    arguments = aiperf_arguments(ENDPOINT, LEVEL, WORK, "/folder")
+    arguments = aiperf_arguments(ENDPOINT, LEVEL, WORK, "builtin", "/folder")
     assert arguments[0] == "profile"
     values = dict(pairwise(arguments))
     assert values["--request-rate"] == "2.5"
     assert values["--arrival-pattern"] == "poisson"
     assert json.loads(values["--extra-inputs"]) == {"ignore_eos": True, "min_tokens": 4}
     assert (values["--isl"], values["--osl"]) == ("128", "4")
-    closed = aiperf_arguments(ENDPOINT, LoadLevel("concurrency", 8), WORK, "/folder")
+    closed = aiperf_arguments(ENDPOINT, LoadLevel("concurrency", 8), WORK, "builtin", "/folder")
     assert closed[closed.index("--concurrency") + 1] == "8"
 
 
@@ -99,9 +102,14 @@ def program(folder: Path, code: str) -> str:
     return str(path)
 
 
-def drive(program: str) -> Any:
-    driver = AiperfDriver(program)
-    return asyncio.run(driver(ENDPOINT, LEVEL, WORK, count()))
+def drive(program: str, stop_at: float | None = None) -> Any:
+    async def run() -> LevelRun:
+        stop = asyncio.Event()
+        if stop_at is not None:
+            asyncio.get_running_loop().call_later(stop_at, stop.set)
+        return await AiperfDriver(program, "builtin", stop)(ENDPOINT, LEVEL, WORK, count())
+
+    return asyncio.run(run())
 
 
 def test_the_driver_runs_the_program_and_reads_its_export(tmp_path: Path) -> None:
@@ -120,3 +128,8 @@ def test_failures_of_the_program_are_one_error(tmp_path: Path) -> None:
         drive(failing)
     with pytest.raises(AiperfError, match=r"aiperf wrote no profile_export\.jsonl"):
         drive(program(tmp_path, ""))
+
+
+def test_an_interruption_ends_the_program(tmp_path: Path) -> None:
+    endless = program(tmp_path, "import time\ntime.sleep(3600)")
+    assert drive(endless, stop_at=0.0).records == []

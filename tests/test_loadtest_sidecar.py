@@ -130,6 +130,29 @@ def test_another_verdict_on_goodput_is_a_disagreement() -> None:
     assert all(each.agrees for each in found.signals)
 
 
+def test_gaps_that_the_sidecar_excluded_are_no_disagreement() -> None:
+    after = [
+        (name, labels, max(0, value - 3) if "inter_token" in name and "sum" not in name else value)
+        for name, labels, value in scrape(records())
+    ]
+    late = ("tokenslo_tap_late_gaps_total", {"tap": "proxy"}, 3.0)
+    assert not compared(after).signals[1].agrees
+    found = compared([*after, late])
+    assert found.signals[1].client_count == found.signals[1].sidecar_count + 3
+    assert found.signals[1].agrees
+
+
+def test_gaps_are_not_compared_if_clients_left() -> None:
+    observed = records()
+    observed[0].outcome = "disconnected"
+    after = scrape(records())
+    found = compare_sidecar("http://sidecar", [], after, observed, "m", OBJECTIVES)
+    assert found.missing == (
+        "itl: 1 clients left in mid-stream, and what was in flight then is on one side only",
+    )
+    assert "itl" not in [each.signal for each in found.signals]
+
+
 def test_a_restarted_sidecar_is_an_error() -> None:
     with pytest.raises(SidecarRestartError, match="the sidecar restarted"):
         compared(scrape(records()), scrape([*records(), *records()]))

@@ -10,13 +10,14 @@ from exporter.samples import SourceError
 from exporter.sources.exposition.text_parser import ExpositionError, read
 from exporter.sources.fetch import fetch
 from loadtest.session import Scrape
-from loadtest.sidecar_comparison import COMPARED, Sample
+from loadtest.sidecar_comparison import COMPARED, LATE_GAPS, Sample
 from promql.client_config import DIRECT, HttpClientConfig
 from promql.http_client import FetchLimits, new_session, public
 from slos.signals import SIGNALS
 
 _LIMITS = FetchLimits(10.0, 64 << 20)
-_WANTED = {SIGNALS[key].metric for key in (*COMPARED, "requests", "goodput")}
+_BUILD = "tokenslo_build_info"
+_WANTED = {_BUILD, LATE_GAPS, *(SIGNALS[key].metric for key in (*COMPARED, "requests", "goodput"))}
 
 
 def sidecar_scrape(url: str, http: HttpClientConfig | None) -> Scrape:
@@ -30,10 +31,10 @@ def sidecar_scrape(url: str, http: HttpClientConfig | None) -> Scrape:
             families = read(answer.body, _WANTED)
         except (SourceError, ExpositionError) as error:
             raise click.ClickException(f"--sidecar: {error}.") from None
-        if SIGNALS["requests"].metric not in families:
+        if _BUILD not in families:
             raise click.ClickException(
-                f"--sidecar: {public(place)} has no {SIGNALS['requests'].metric}. Fix: give the "
-                "URL of a tokenslo exporter."
+                f"--sidecar: {public(place)} has no {_BUILD}. Fix: give the URL of a tokenslo "
+                "exporter."
             )
         return [sample for family in families.values() for sample in family.samples]
 

@@ -32,7 +32,7 @@ from loadtest.session import (
     run_load_test,
 )
 from loadtest.settings import ApiName, LoadEndpoint, LoadLevel, PromptClass, Workload
-from promql.client_config import HttpClientConfig, current_config
+from promql.client_config import DIRECT, HttpClientConfig, current_config
 from slos.http_client_config import read_http_client_config
 from slos.model import Service
 from slos.terminal_text import terminal_text
@@ -230,6 +230,14 @@ def _http(_: click.Context, __: click.Parameter, given: str | None) -> HttpClien
     help="Load generator; aiperf must be on the PATH.",
 )
 @click.option(
+    "--aiperf-tokenizer",
+    "tokenizer",
+    default="builtin",
+    show_default=True,
+    metavar="NAME|DIR",
+    help="Tokenizer of aiperf's prompts; builtin is downloaded at its first use.",
+)
+@click.option(
     "-o",
     "--output",
     "folder",
@@ -270,6 +278,7 @@ def load(
     against_http: HttpClientConfig | None,
     rounds: int,
     driver: str,
+    tokenizer: str,
     folder: Path | None,
     force: bool,
     json_: bool,
@@ -296,8 +305,10 @@ def load(
         raise click.UsageError("--duration and --timeout must be above 0s.")
     if driver == "aiperf" and api not in ("chat", "completions"):
         raise click.UsageError(f"aiperf has no API {api}: leave out --driver.")
-    if driver == "aiperf" and cancelled:
-        raise click.UsageError("--cancel needs tokenslo's own load generator.")
+    if driver == "aiperf" and (cancelled or len(prompts) > 1):
+        raise click.UsageError("--cancel and several prompt lengths need the driver tokenslo.")
+    if driver == "aiperf" and (current_config() != DIRECT or against_http):
+        raise click.UsageError("aiperf takes keys on its command line only: use another driver.")
     if folder:
         values.check_folder(folder, force=force)
     configs = [current_config(), against_http or HttpClientConfig()]
@@ -337,7 +348,7 @@ def load(
         sidecar or "",
     )
     started = datetime.now(UTC).isoformat(timespec="seconds")
-    result = _run(test, driver)
+    result = _run(test, tokenizer if driver == "aiperf" else "")
     report = LoadReport(
         result, version("tokenslo"), started, driver, tuple(unmeasured), _notes(preset, duration)
     )
@@ -381,16 +392,14 @@ def _notes(preset: str | None, duration: float) -> tuple[str, ...]:
     return (note + short,)
 
 
-def _run(test: LoadTest, driver: str) -> LoadTestResult:
-    aiperf = None
-    if driver == "aiperf":
-        program = shutil.which("aiperf")
-        if program is None:
-            raise click.ClickException(
-                "aiperf is not on the PATH. Fix: install it into an environment of its own, and "
-                "add its bin folder to PATH."
-            )
-        aiperf = AiperfDriver(program)
+def _run(test: LoadTest, tokenizer: str) -> LoadTestResult:
+    """Run the test; with aiperf if a tokenizer is given."""
+    program = shutil.which("aiperf") if tokenizer else None
+    if tokenizer and program is None:
+        raise click.ClickException(
+            "aiperf is not on the PATH. Fix: install it into an environment of its own, and add "
+            "its bin folder to PATH."
+        )
 
     async def run() -> LoadTestResult:
         stop = asyncio.Event()
@@ -402,6 +411,7 @@ def _run(test: LoadTest, driver: str) -> LoadTestResult:
 
         with suppress(ValueError, RuntimeError):  # not in the main thread
             loop.add_signal_handler(signal.SIGINT, interrupt)
+        aiperf = AiperfDriver(program, tokenizer, stop) if program else None
         with ProgressLine() as line:
             return await run_load_test(test, stop, line.of, aiperf)
 
