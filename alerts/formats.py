@@ -39,6 +39,9 @@ class Options:
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
+_CAUSES, _SLOTH = ".causes", ".sloth"
+ROLLOUT = ".rollout"
+
 MOST_BYTES = 262_144
 """The maximum size of a resource: kubectl keeps its JSON in an annotation with this limit.
 
@@ -49,16 +52,30 @@ def files(
     form: Format, plan: Plan, options: Options, *, source: str, version: str
 ) -> Iterator[tuple[str, str]]:
     """Yield path and text of a service's rule files in a format: one, unless it is too large."""
-    service = plan.service.service
     causes = cause_rules.groups(plan) if plan.alerts_on_causes else []
     sloth = sloth_rules.groups(plan, version=version) if "sloth" in plan.compat else []
     for kind, groups in (("", rules.groups(plan)), (_CAUSES, causes), (_SLOTH, sloth)):
-        if options.min_prometheus == "3":
-            groups = [_lifted(group) for group in groups]
-        bodies = _BODIES[form](plan, kind, groups, options) if groups else ()
-        for part, (about, body) in enumerate(bodies, 1):
-            path = f"alerts/{service}{kind}.{_NAMES[form]}{f'-{part}' * (part > 1)}.yaml"
-            yield path, document(about, body, source=source, version=version)
+        yield from group_files(form, plan, kind, groups, options, source=source, version=version)
+
+
+def group_files(
+    form: Format,
+    plan: Plan,
+    kind: str,
+    groups: Iterable[rules.Rule],
+    options: Options,
+    *,
+    source: str,
+    version: str,
+) -> Iterator[tuple[str, str]]:
+    """Yield path and text of the files of some rule groups; ``kind`` is a part of the names."""
+    chosen = list(groups)
+    if options.min_prometheus == "3":
+        chosen = [_lifted(group) for group in chosen]
+    bodies = _BODIES[form](plan, kind, chosen, options) if chosen else ()
+    for part, (about, body) in enumerate(bodies, 1):
+        name = f"{plan.service.service}{kind}.{_NAMES[form]}{f'-{part}' * (part > 1)}"
+        yield f"alerts/{name}.yaml", document(about, body, source=source, version=version)
 
 
 def unsupported(plan: Plan, options: Options) -> Iterator[Problem]:
@@ -78,21 +95,21 @@ def unsupported(plan: Plan, options: Options) -> Iterator[Problem]:
             )
 
 
-def optional(service: str, formats: Iterable[Format]) -> Iterator[str]:
+def optional(service: str, formats: Iterable[Format], kind: str = _SLOTH) -> Iterator[str]:
     """Yield glob patterns of the files in these formats that not every service has."""
     for form in formats:
-        yield f"alerts/{service}{_SLOTH}.{_NAMES[form]}*.yaml"
+        yield f"alerts/{service}{kind}.{_NAMES[form]}*.yaml"
         if form == "operator":  # the further files of a large service
             yield f"alerts/{service}.{_NAMES[form]}-*.yaml"
 
 
 _MOST_RULES = 20
 """Mimir's default limit of rules per group."""
-_CAUSES, _SLOTH = ".causes", ".sloth"
 _ABOUT = {
     "": "the SLOs of",
     _CAUSES: "causes of burning SLOs of",
     _SLOTH: "Sloth's recorded series of",
+    ROLLOUT: "the rollout gate of",
 }
 _Bodies = Iterator[tuple[str, Mapping[str, object]]]
 _NAMES: Mapping[Format, str] = {

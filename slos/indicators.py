@@ -188,6 +188,11 @@ def indicator_of(objective: Objective) -> Indicator:
     return replace(known, events=f"{format_duration(window)} slices", slice=window)
 
 
+def counts_events_by_arm(objective: Objective) -> bool:
+    """Whether the events of an objective have the labels of a rollout's arms."""
+    return not objective.queries and INDICATORS[objective.indicator].slice is None
+
+
 def good_sentence(objective: Objective) -> str:
     """Return the sentence that defines a good event."""
     if slices_ := objective.slices:

@@ -20,6 +20,7 @@ from slos.fields.objective import (
 )
 from slos.fields.prompt_classes import PROMPT_CLASSES, check_prompt_class
 from slos.fields.reserved_labels import SELECTOR_RESERVED, SERVICE_RESERVED
+from slos.fields.rollout import ROLLOUT, check_rollout, read_rollout
 from slos.fields.values import (
     API_VERSION,
     NAME_SHAPE,
@@ -31,6 +32,7 @@ from slos.fields.values import (
     read_url,
     read_window,
 )
+from slos.indicators import counts_events_by_arm
 from slos.model import HISTOGRAMS, Objective
 from slos.schema import (
     DURATION,
@@ -87,6 +89,10 @@ def _merge_shared(
         check_prompt_class(objective, read, at)
     if not place.problems:  # with problems, objectives may lack fields
         read["objectives"] = tuple(Objective(**each) for each in objectives)
+        if rollout := read.get("rollout"):
+            comparable = tuple(filter(counts_events_by_arm, read["objectives"]))
+            names = tuple(objective.name for objective in comparable)
+            check_rollout(rollout, names, read["selector"], place.at("rollout"))
     return read
 
 
@@ -207,6 +213,12 @@ SERVICE = (
         read_policy,
         about="What the team does as an error budget is spent.",
         shape=list_of(mapping_of(STEP), 1, MAX_STEPS),
+    ),
+    Field(
+        "rollout",
+        read_rollout,
+        about="How a canary is compared with its baseline before its promotion.",
+        shape=mapping_of(ROLLOUT),
     ),
 )
 ONE_OF_SERVICES = tuple(field for field in SERVICE if field.name != "apiVersion")

@@ -23,6 +23,8 @@ RULES = ("exact", "plain")
 """How increases are recorded: from counter values that add up, or with ``rate``."""
 CAUSE_TIERS = ("page", "ticket", "cause", "off")
 """Tiers of cause alerts."""
+GUARDS = ("errors", "sheds", "kv_headroom", "gpu_memory")
+"""What a rollout gate checks besides objectives."""
 HISTOGRAMS = ("classic", "native")
 """How Prometheus may store histograms: as a series for each bucket, or as one series of all."""
 
@@ -145,6 +147,25 @@ class Objective:
 
 
 @dataclass(frozen=True, slots=True)
+class Rollout:
+    """How a canary is compared with its baseline, by the values of ``label``.
+
+    ``margin`` is the share of an error budget by which the canary's share of bad events may exceed
+    the baseline's.  The comparison takes ``window`` seconds, after ``warm_up`` seconds that do not
+    count.  ``objectives`` are names, empty for all whose events have the label; ``guards`` are some
+    of :data:`GUARDS`.  ``prometheus`` is the URL for the controllers.
+    """
+
+    label: str = "version"
+    margin: Decimal = Decimal("0.25")
+    window: Decimal = Decimal(900)
+    warm_up: Decimal = Decimal(120)
+    objectives: tuple[str, ...] = ()
+    guards: tuple[str, ...] = GUARDS
+    prometheus: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Service:
     """The service of an SLO file, named in ``line``, and its objectives over a window (seconds).
 
@@ -167,6 +188,7 @@ class Service:
     line: int = field(default=0, compare=False)
     rules: str = RULES[0]
     prompt_classes: tuple[int, ...] = ()
+    rollout: Rollout | None = None
 
     def selects(self, objective: Objective) -> Mapping[str, str]:
         """Return the labels that an objective selects; its own override the service's."""

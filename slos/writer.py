@@ -22,6 +22,7 @@ from slos.model import (
     Alerting,
     Objective,
     Overrides,
+    Rollout,
     Service,
     Tier,
     TimeSlices,
@@ -92,8 +93,21 @@ def _service(service: Service) -> dict[str, object]:
         prompt_classes=[tokens_text(bound) for bound in service.prompt_classes],
         alerting=_alerting(service.alerting),
         budget_policy=[{"when": _percent(step.spent), "do": step.do} for step in service.policy],
+        rollout=_rollout(service.rollout) if service.rollout else {},
         objectives=service.objectives,
     )
+
+
+def _rollout(rollout: Rollout) -> dict[str, object]:
+    """Write all keys: an empty mapping would not be written."""
+    return _some(
+        label=rollout.label,
+        margin=_percent(rollout.margin),
+        window=format_duration(rollout.window),
+        warm_up=format_duration(rollout.warm_up),
+        objectives=list(rollout.objectives),
+        prometheus=rollout.prometheus,
+    ) | {"guards": list(rollout.guards)}
 
 
 def _objective(objective: Objective) -> dict[str, object]:

@@ -14,17 +14,19 @@ import yaml
 FOLDER = Path(__file__).parent / "kubernetes"
 RELEASES = ("1.29", "1.33", "1.37")
 """The first with native sidecars, the first in which they are stable, and a recent one."""
-_OPERATOR = "operator-0.93"
+_CUSTOM = {
+    **dict.fromkeys(("PodMonitor", "PrometheusRule"), "operator-0.93"),
+    **dict.fromkeys(("AnalysisTemplate", "Canary", "MetricTemplate"), "rollouts"),
+}
+"""Files with the schemas of custom resources."""
 _DEFINITIONS: Mapping[str, str] = {
     "Deployment": "io.k8s.api.apps.v1.Deployment",
     "StatefulSet": "io.k8s.api.apps.v1.StatefulSet",
     "ConfigMap": "io.k8s.api.core.v1.ConfigMap",
     "Service": "io.k8s.api.core.v1.Service",
     "NetworkPolicy": "io.k8s.api.networking.v1.NetworkPolicy",
-    "PodMonitor": "PodMonitor",
-    "PrometheusRule": "PrometheusRule",
 }
-KINDS = tuple(_DEFINITIONS)
+KINDS = (*_DEFINITIONS, "PodMonitor", "PrometheusRule")
 
 Object = dict[str, Any]
 
@@ -96,8 +98,7 @@ def restricted_errors(pod: Object) -> Iterator[str]:
 
 def schema_of(kind: str, release: str) -> Object:
     """Return the schema of a kind in a release of Kubernetes, or in the operator's."""
-    name = _DEFINITIONS[kind]
-    file = release if "." in name else _OPERATOR
+    name, file = _DEFINITIONS.get(kind, kind), _CUSTOM.get(kind, release)
     return {**json.loads((FOLDER / f"{file}.json").read_bytes()), "$ref": f"#/definitions/{name}"}
 
 

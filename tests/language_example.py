@@ -24,6 +24,14 @@ window: 30d
 labels: {team: inference}
 runbooks: https://wiki.example.com/{alert}
 dashboards: https://grafana.example.com
+rollout:
+  label: track
+  margin: 50%
+  window: 20m
+  warm_up: 1m
+  objectives: [up]
+  guards: [sheds, errors]
+  prometheus: http://prometheus:9090
 budget_policy:
   - {when: 50%, do: No risky rollouts}
   - {when: 100%, do: Reliability work only}

@@ -34,7 +34,8 @@ Commands:
   doctor         Report which signals a live server provides.
   explain        Explain error budgets, and when each alert fires.
   exporter       Run the sidecar.
-  generate       Generate rules, dashboards and runbooks from SLO files.
+  gate           Promote or abort a canary, or hold it.
+  generate       Generate rules, dashboards, runbooks and rollout gates.
   init           Write an initial SLO file from a live server.
   lint           Check the queries of dashboards and rule files.
   load           Run a controlled load test of an LLM server.

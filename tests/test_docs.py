@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from gate_example import GATE, measurements
 from service_example import example, objective
 from test_diagnosis_reports import DIAGNOSIS
 
@@ -24,6 +25,10 @@ from exporter.objectives.objective_status import evaluate
 from exporter.web.readiness import readiness
 from exporter.web.status import Status
 from exporter.web.status_json import status_json
+from gates.measurement import ArmLabels
+from gates.report import Context
+from gates.report import as_json as gate_json
+from gates.verdict import decide
 from slos import names
 from slos.causes import CAUSE_ALERTS
 from slos.explain import as_json as explain_json
@@ -147,6 +152,9 @@ SHOWN = view(
 STATUS = Status(
     "1", "now", SHOWN, readiness(SHOWN, 5), evaluate([PLAN.service], SHOWN), (TaskState("a"),)
 )
+COMPARED = Context(
+    "chat", ArmLabels({"version": "2"}, {"version": "1"}), "15m", "2026-05-04T12:00:00Z"
+)
 BURNT = backtest(PLAN, PLAN.objectives[0], History(0.0, 60.0, [1.0] * 60, [1.0] * 60))
 
 
@@ -165,6 +173,7 @@ def keys(value: object) -> Iterator[str]:
         ("Explain", explain_json([(PLAN, explain(PLAN))])),
         ("Backtest", backtest_json([(PLAN, [BURNT])])),
         ("Diagnose", diagnosis_json(replace(DIAGNOSIS, checks=DIAGNOSIS.checks[1:2]))),
+        ("Gate", gate_json(COMPARED, decide(GATE, measurements(), 1.0, 1.0))),
         ("Status", status_json(STATUS)),
     ],
 )

@@ -21,12 +21,18 @@ MAY_IMPORT = {
     "dashboards": {"slos", "promql"},
     "runbooks": {"slos", "promql"},
     "diagnosis": {"runbooks", "slos", "promql"},
+    "gates": {"slos", "promql"},
     "exporter": {"slos", "promql"},
     "loadtest": {"slos", "promql"},
     "top": {"exporter", "slos", "promql"},
     "tokenslo": {
+<<<<<<< HEAD
         *("exporter", "alerts", "dashboards", "runbooks", "diagnosis", "top", "slos", "promql"),
         "loadtest",
+=======
+        *("exporter", "alerts", "dashboards", "runbooks", "diagnosis", "gates", "top", "slos"),
+        "promql",
+>>>>>>> 1358858 (gates: compare a canary with its baseline, promote, abort or hold it)
     },
 }
 ALSO = {"tokenslo/commands/demo.py": {"lab"}}

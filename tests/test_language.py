@@ -69,7 +69,7 @@ def test_a_file_with_all_keys_is_loaded(tmp_path: Path) -> None:
         PolicyStep(Decimal("0.5"), "No risky rollouts"),
         PolicyStep(Decimal(1), "Reliability work only"),
     )
-    assert [step.line for step in service.policy] == [11, 12]
+    assert [step.line for step in service.policy] == [19, 20]
     assert service.alerting.cause == Tier({"severity": "info"})
     assert service.alerting.disable == {"absent", "causes"}
     assert service.selects(first) == {"namespace": "prod", "model": "llama"}
@@ -196,7 +196,7 @@ OF_FILES = {
         "2: service: is not a known key. Fix: write services.",
         "3: services[0]: is a number. Fix: write a mapping with the keys service, owner, "
         "description, selector, window, labels, runbooks, dashboards, histograms, rules, "
-        "objectives, alerting, budget_policy.",
+        "objectives, alerting, budget_policy, rollout.",
     ],
     "selector: {le: '1', tenant: a}\nwindow: 7\nservices:\n  - service: chat\n  - service: chat\n"
     "    objectives: [{name: up, indicator: ttft, threshold: 1s, target: 9%}]\n": [

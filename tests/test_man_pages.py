@@ -51,4 +51,7 @@ def test_a_page_shows_usage_options_and_their_meaning() -> None:
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     words = " ".join(shown.split())
     assert "tokenslo generate [OPTIONS] FILE..." in words
-    assert "-o, --output DIR Folder for alerts/, dashboards/, runbooks/ and mkdocs.yml" in words
+    assert (
+        "-o, --output DIR Folder for alerts/, dashboards/, rollouts/, runbooks/ and mkdocs.yml"
+        in words
+    )

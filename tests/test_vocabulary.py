@@ -25,6 +25,7 @@ FOLDERS = (
     "bench",
     "dashboards",
     "diagnosis",
+    "gates",
     "documents",
     "exporter",
     "lab",

@@ -1,7 +1,7 @@
 """The command ``tokenslo``: a table of commands, each loaded only when it is run.
 
 Exit codes: 0 success, 1 a check failed (or the reader of the output closed it, which click
-handles), 2 invalid input or a missing library, 130 interrupted.
+handles), 2 invalid input or a missing library, 3 an inconclusive gate, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -49,9 +49,13 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "tokenslo.commands.exporter:exporter",
         "Run the sidecar.",
     ),
+    "gate": (
+        "tokenslo.commands.gate:gate_",
+        "Promote or abort a canary, or hold it.",
+    ),
     "generate": (
         "tokenslo.commands.generate:generate",
-        "Generate rules, dashboards and runbooks from SLO files.",
+        "Generate rules, dashboards, runbooks and rollout gates.",
     ),
     "init": (
         "tokenslo.commands.init:init",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 
@@ -31,47 +30,16 @@ from tokenslo.file_name import FILE_NAME
 from tokenslo.files import inputs, libraries_option, load_all
 from tokenslo.http_config import http_config_option, without_credentials
 from tokenslo.prometheus import headers_option, prometheus_option
+from tokenslo.time_option import FORMS, read_time
 
 _QUERY_SECONDS = 10.0
 _STYLES = {"  SICK": "bold red", "  FAILED": "yellow", "  no data": "dim", "Verdict": "bold"}
-
-
-def _time(_: click.Context, __: click.Parameter, given: str | None) -> float | None:
-    """Read a time: RFC 3339, seconds since the epoch, or a duration before now."""
-    if given is None:
-        return None
-    for read in (_epoch, _rfc3339, _ago):
-        try:
-            return read(given)
-        except (ValueError, OverflowError):
-            continue
-    raise click.BadParameter(
-        f"{given!r} is no time. Give RFC 3339 (2026-05-04T12:00:00Z), seconds since the epoch, or "
-        "a duration before now (2h)."
-    )
 
 
 def _url(_: click.Context, __: click.Parameter, given: str | None) -> str | None:
     if given is None or given.startswith(("http://", "https://")):
         return given and without_credentials(given)
     raise click.BadParameter(f"{given!r} is not an http or https URL.")
-
-
-def _epoch(given: str) -> float:
-    seconds = float(given)
-    datetime.fromtimestamp(seconds)  # refuses what is out of bounds
-    return seconds
-
-
-def _rfc3339(given: str) -> float:
-    found = datetime.fromisoformat(given)
-    if found.tzinfo is None:
-        raise click.BadParameter(f"{given!r} has no time zone. Add Z or an offset such as +02:00.")
-    return found.timestamp()
-
-
-def _ago(given: str) -> float:
-    return time.time() - float(parse_duration(given))
 
 
 @click.command("diagnose")
@@ -92,10 +60,9 @@ def _ago(given: str) -> float:
 @http_config_option
 @click.option(
     "--at",
-    callback=_time,
+    callback=read_time,
     metavar="TIME",
-    help="Diagnose a time in the past: RFC 3339, seconds since the epoch, or a duration before "
-    "now, such as 2h.",
+    help=f"Diagnose a time in the past: {FORMS}, such as 2h.",
 )
 @click.option(
     "--sidecar",

@@ -1,4 +1,4 @@
-"""``tokenslo generate``: rules, dashboards and runbooks from SLO files."""
+"""``tokenslo generate``: rules, dashboards, runbooks and rollout gates from SLO files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,17 @@ from typing import Any
 import click
 
 from alerts import mixin as mixins
-from alerts.formats import FORMATS, RELEASES, Format, Options, Release, optional, unsupported
+from alerts.formats import (
+    FORMATS,
+    RELEASES,
+    ROLLOUT,
+    Format,
+    Options,
+    Release,
+    group_files,
+    optional,
+    unsupported,
+)
 from slos.document import STDIN
 from slos.errors import InvalidFile
 from slos.generated_yaml import HEADER
@@ -23,7 +33,7 @@ from tokenslo.files import files_argument, libraries_option, load_all
 from tokenslo.names_option import Name, names_of
 from tokenslo.scraped import check_served, metrics_option, series
 
-KINDS = ("alerts", "tests", "dashboards", "runbooks")
+KINDS = ("alerts", "tests", "dashboards", "runbooks", "rollouts")
 
 _NAMESPACE = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 # https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set
@@ -74,8 +84,8 @@ def _labels(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> di
     required=True,
     metavar="DIR",
     type=click.Path(path_type=Path),
-    help="Folder for alerts/, dashboards/, runbooks/ and mkdocs.yml; - prints the YAML of --only "
-    "alerts or tests, one document per file.",
+    help="Folder for alerts/, dashboards/, rollouts/, runbooks/ and mkdocs.yml; - prints the YAML "
+    "of --only alerts or tests, one document per file.",
 )
 @click.option(
     "--only",
@@ -148,7 +158,7 @@ def generate(
     quiet: bool,
     **of_dashboards: Any,
 ) -> None:
-    """Generate Prometheus rules, Grafana dashboards and runbooks from SLO files.
+    """Generate Prometheus rules, Grafana dashboards, runbooks and rollout gates from SLO files.
 
     A FILE may be a folder, whose YAML, JSON and Jsonnet files are read, or - for standard input.
 
@@ -183,6 +193,8 @@ def generate(
             of_dashboards, libraries=libraries, namespace=namespace, labels=labels
         )
     wanted = {path: text for each in plans for path, text in _files(each, kinds, of_kinds)}
+    if "rollouts" in kinds:
+        wanted.update(_rollout_files(plans, options))
     if "runbooks" in kinds:
         wanted = _with_site(folder, plans, wanted)
     if mixin:
@@ -205,6 +217,8 @@ def _files(
 ) -> Iterator[tuple[str, str]]:
     about = {"source": _source(plan.service.file), "version": version("tokenslo")}
     for kind in kinds:
+        if kind == "rollouts":
+            continue  # only with the rules that they read
         more = {"options": options[kind]} if kind in options else {}
         yield from _generator(kind)(plan, **about, **more).items()
 
@@ -222,6 +236,18 @@ def _generator(kind: str) -> Callable[..., Mapping[str, str]]:
     import alerts
 
     return alerts.promtool_test_files if kind == "tests" else alerts.rule_files
+
+
+def _rollout_files(plans: Iterable[Plan], options: Options) -> Iterator[tuple[str, str]]:
+    """Yield the objects of rollout controllers, and the rules that record what they read."""
+    import gates
+
+    for each in plans:
+        about = {"source": _source(each.service.file), "version": version("tokenslo")}
+        yield from gates.files(each, **about).items()
+        for form in options.formats:
+            groups = gates.groups(each)
+            yield from group_files(form, each, ROLLOUT, groups, options, **about)
 
 
 def _with_site(folder: Path, plans: Iterable[Plan], wanted: Mapping[str, str]) -> dict[str, str]:
@@ -285,6 +311,11 @@ def _generated_patterns(
             yield pattern, runbooks.HEADER
     if "alerts" in kinds:
         for pattern in optional(service, formats):
+            yield pattern, HEADER
+    if "rollouts" in kinds:
+        import gates
+
+        for pattern in (*gates.patterns(service), *optional(service, formats, ROLLOUT)):
             yield pattern, HEADER
 
 

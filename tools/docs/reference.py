@@ -11,6 +11,8 @@ import click
 
 from dashboards import GeneratedDashboard, build
 from exporter.settings import OPTIONS, SOURCES
+from gates.criteria import FALSE_PROMOTION, LOOKS
+from gates.statistics import Count, least_canary, z_of
 from promql.expr import decimal_text
 from promql.lint.findings import CHECKS
 from slos.burn import pairs
@@ -18,10 +20,12 @@ from slos.causes import CAUSE_ALERTS
 from slos.fields.alerting import ALERTING, TIER
 from slos.fields.budget_policy import STEP
 from slos.fields.objective import CLAUSE, OBJECTIVE
+from slos.fields.rollout import ROLLOUT
 from slos.fields.time_slices import TIME_SLICES
 from slos.indicators import INDICATORS
 from slos.language import FILE, SERVICE
 from slos.load import load_file
+from slos.model import Rollout
 from slos.plan import plan
 from slos.schema import Field
 from tokenslo.cli import COMMANDS, cli
@@ -117,6 +121,12 @@ _DEFAULTS: Mapping[str, str] = {
     "alerting.cause": "`{labels: {severity: info}}`",
     "alerting.min_bad_events": "`10`",
     "alerting.windows": "by period and target",
+    "rollout.label": "`version`",
+    "rollout.margin": "`25%`",
+    "rollout.window": "`15m`",
+    "rollout.warm_up": "`2m`",
+    "rollout.objectives": "all that count events",
+    "rollout.guards": "all",
     "alerting.causes": "see [Causes](rules.md#causes)",
 }
 """Defaults of optional keys; a key without one is empty by default."""
@@ -152,6 +162,31 @@ def _type(shape: Mapping[str, object]) -> str:
     if "oneOf" in shape or "anyOf" in shape:
         return "text or mapping"
     return names.get(str(shape.get("type")), "mapping")
+
+
+def _gate_samples() -> str:
+    """Count the requests that a canary needs to be promoted."""
+    head = ("bad requests of the baseline", "target", "margin", "requests of the canary")
+    rows = []
+    for share, target in ((0.02, "0.95"), (0.02, "0.95"), (0.002, "0.99"), (0.0002, "0.999")):
+        budget = 1 - Decimal(target)
+        margin = budget * (Rollout().margin if len(rows) != 1 else Decimal("0.5"))
+        needed = _least_canary(share, float(budget), float(margin))
+        shown = (Decimal(str(share)), Decimal(target), margin)
+        rows.append((*(f"{decimal_text(each * 100)}%" for each in shown), f"{needed:,}"))
+    return _table(head, rows)
+
+
+def _least_canary(share: float, budget: float, margin: float) -> int:
+    """Return the least canary beside a baseline with ten times as many requests."""
+    z = z_of(FALSE_PROMOTION / LOOKS)
+    events = 100
+    while True:
+        baseline = Count(share * 10 * events, 10 * events)
+        needed = least_canary(baseline, budget, margin, z)
+        if needed is not None and needed <= events:
+            return events
+        events += max(events // 1000, 1)
 
 
 def _indicators() -> str:
@@ -290,6 +325,8 @@ GENERATED: Mapping[str, Callable[[], str]] = {
     "alerting-keys": _keys("alerting.", ALERTING),
     "tier-keys": _keys("alerting.page.", TIER),
     "step-keys": _keys("budget_policy.", STEP),
+    "rollout-keys": _keys("rollout.", ROLLOUT),
+    "gate-samples": _gate_samples,
     "indicators": _indicators,
     "windows": _windows,
     "causes": _causes,

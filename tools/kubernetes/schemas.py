@@ -1,8 +1,8 @@
 """``python -m tools.kubernetes.schemas FILE…``: print the strict JSON Schema of a release.
 
 ``FILE`` is ``api/openapi-spec/swagger.json`` of Kubernetes, or several are the custom resource
-definitions of Prometheus Operator.  The schema has only the kinds that ``deploy/`` uses, without
-descriptions, and refuses unknown fields.
+definitions of Prometheus Operator, or of Argo Rollouts and Flagger.  The schema has only the kinds
+that ``deploy/`` uses, without descriptions, and refuses unknown fields.
 """
 
 from __future__ import annotations
@@ -26,11 +26,17 @@ LICENCE = (
     "Field names and types of the Kubernetes API, from api/openapi-spec/swagger.json of "
     "https://github.com/kubernetes/kubernetes, Copyright The Kubernetes Authors, Apache-2.0."
 )
-OPERATOR_LICENCE = (
-    "Field names and types of Prometheus Operator 0.93.0, from the custom resource definitions of "
-    "https://github.com/prometheus-operator/prometheus-operator, Copyright The prometheus-operator "
-    "Authors, Apache-2.0."
-)
+LICENCES = {
+    "monitoring.coreos.com": "Field names and types of Prometheus Operator 0.93.0, from the custom "
+    "resource definitions of https://github.com/prometheus-operator/prometheus-operator, Copyright "
+    "The prometheus-operator Authors, Apache-2.0.",
+    "argoproj.io": "Field names and types of Argo Rollouts 1.10.0-rc1, from the custom resource "
+    "definitions of https://github.com/argoproj/argo-rollouts, Copyright The Argo Authors, "
+    "Apache-2.0.",
+    "flagger.app": "Field names and types of Flagger 1.44.0, from the custom resource definitions "
+    "of https://github.com/fluxcd/flagger, Copyright The Flux Authors, Apache-2.0.",
+}
+"""Origin of custom resource definitions, by their group."""
 _REFERENCE = "#/definitions/"
 _KEPT = frozenset(
     {"additionalProperties", "enum", "items", "pattern", "properties", "$ref", "required", "type"}
@@ -61,7 +67,9 @@ def strict_custom_schema(definitions: Sequence[dict[str, Any]]) -> dict[str, Any
         for version in definition["spec"]["versions"]
         if version["storage"]
     }
-    return {"$comment": OPERATOR_LICENCE, "definitions": dict(sorted(found.items()))}
+    groups = dict.fromkeys(definition["spec"]["group"] for definition in definitions)
+    comment = " ".join(LICENCES[group] for group in groups)
+    return {"$comment": comment, "definitions": dict(sorted(found.items()))}
 
 
 def _strict(schema: Any) -> Any:
@@ -97,7 +105,8 @@ def _references(schema: Any) -> Iterator[str]:
 
 def main() -> None:
     """Print the schema of the files that the arguments name."""
-    documents = [yaml.load(Path(file).read_bytes(), yaml.CSafeLoader) for file in sys.argv[1:]]
+    texts = (Path(file).read_bytes() for file in sys.argv[1:])
+    documents = [one for text in texts for one in yaml.load_all(text, yaml.CSafeLoader) if one]
     is_custom = documents[0].get("kind") == "CustomResourceDefinition"
     schema = strict_custom_schema(documents) if is_custom else strict_schema(documents[0])
     print(json.dumps(schema, separators=(",", ":")))
