@@ -16,8 +16,6 @@ from slos.plan import Plan
 from slos.queries import INSTANCE, Scope
 from slos.signals import MODEL_LABELS, SIGNALS
 
-PROMPT_CLASS = "prompt_class"
-"""The label of requests by the length of their prompt; without it, all are in one class."""
 LOOKS = 3
 """How often a gate looks at growing data; each look spends an equal part of the error rates."""
 FALSE_PROMOTION = 0.005

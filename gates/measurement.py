@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from gates.criteria import PROMPT_CLASS, RolloutGate, ShareCriterion, UsageCriterion
+from gates.criteria import RolloutGate, ShareCriterion, UsageCriterion
 from gates.queries import health, increase
 from gates.statistics import Count, production_mix
 from gates.verdict import GateDecision, Measurement, ShareMeasurement, UsageMeasurement, decide
 from promql.expr import Matcher, Vector, aggregate, equal
 from slos.queries import Scope
+from slos.signals import PROMPT_CLASS
 
 if TYPE_CHECKING:  # generators need no HTTP client
     from promql.client import Sample

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from decimal import Decimal
 
-from gates.criteria import PROMPT_CLASS, RolloutGate, ShareCriterion
+from gates.criteria import RolloutGate, ShareCriterion
 from gates.queries import health, increase
 from promql.expr import Binary, Expr, aggregate, ignoring, number, on, pretty, vector
 from slos.names import series_labels
 from slos.queries import Scope
+from slos.signals import PROMPT_CLASS
 
 SHARE = "slo:rollout_bad:ratio"
 """The share of bad events of an arm at the mix of production: ``bound`` is ``low`` or ``high``, as

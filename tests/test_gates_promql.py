@@ -13,7 +13,7 @@ import yaml
 from gate_example import GATE, NAMES, measurements, shares
 
 from gates import groups
-from gates.criteria import PROMPT_CLASS, Criterion, ShareCriterion
+from gates.criteria import Criterion, ShareCriterion
 from gates.recording_rules import HEALTH, USED, bad_events, rules
 from gates.statistics import Count
 from gates.verdict import (
@@ -25,6 +25,7 @@ from gates.verdict import (
     evaluate,
 )
 from gates.verdict_query import ABORT, INCONCLUSIVE, PROMOTE, abort_query, verdict_query
+from slos.signals import PROMPT_CLASS
 
 CODES = {
     GateVerdict.PROMOTE: PROMOTE,
