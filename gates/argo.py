@@ -10,6 +10,8 @@ from promql.expr import pretty
 from slos.durations import format_duration
 
 ABOUT = "AnalysisTemplate of {} for Argo Rollouts: kubectl apply -f this file."
+_RETRY_SECONDS = 10
+"""How long Argo Rollouts waits after an error of Prometheus; beyond the limit it aborts."""
 SUCCESS = f"len(result) > 0 && result[0] == {PROMOTE}"
 FAILURE = f"len(result) > 0 && result[0] == {ABORT}"
 
@@ -45,6 +47,7 @@ def _metric(gate: RolloutGate, criterion: Criterion) -> dict[str, object]:
         "failureLimit": 0,
         "consecutiveSuccessLimit": 1,
         "inconclusiveLimit": LOOKS - 1,
+        "consecutiveErrorLimit": int(rollout.window // _RETRY_SECONDS),
         "provider": {"prometheus": {**address, "query": query}},
     }
 

@@ -13,6 +13,8 @@ from promql.expr import pretty
 from slos.durations import format_duration
 
 ABOUT = "Part of the spec of Flagger's Canary for {}: merge it into yours."
+FAILED_CHECKS = 2
+"""Failed checks that roll back; one may be a query that failed."""
 GATE_URL = "http://flagger-loadtester.flagger/gate/check"
 """The gate of Flagger's load tester: closed until a request opens it."""
 
@@ -30,7 +32,7 @@ def canary(gate: RolloutGate) -> dict[str, object]:
     return {
         "analysis": {
             "interval": interval,
-            "threshold": 1,
+            "threshold": FAILED_CHECKS,
             "metrics": [
                 {
                     "name": criterion.name.replace("_", "-"),

@@ -10,6 +10,7 @@ from bench import (
     command_growth,
     evaluation,
     fleet,
+    gates,
     gateway,
     generate,
     growth,
@@ -40,6 +41,7 @@ from bench import (
             "top",
             "unknown command top; choose from generate, explain, lint, backtest",
         ),
+        (gates.main, "0", "CANARIES is '0', not an integer of at least 1"),
         (growth.main, "many", "unknown table many; choose from models, streams, tokens, series"),
     ],
 )
