@@ -26,13 +26,8 @@ MAY_IMPORT = {
     "loadtest": {"slos", "promql"},
     "top": {"exporter", "slos", "promql"},
     "tokenslo": {
-<<<<<<< HEAD
         *("exporter", "alerts", "dashboards", "runbooks", "diagnosis", "top", "slos", "promql"),
-        "loadtest",
-=======
-        *("exporter", "alerts", "dashboards", "runbooks", "diagnosis", "gates", "top", "slos"),
-        "promql",
->>>>>>> 1358858 (gates: compare a canary with its baseline, promote, abort or hold it)
+        *("gates", "loadtest"),
     },
 }
 ALSO = {"tokenslo/commands/demo.py": {"lab"}}
