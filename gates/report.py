@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import isfinite
 
 from gates.measurement import ArmLabels
 from gates.statistics import Count
@@ -36,7 +37,7 @@ def as_text(context: Context, decision: GateDecision) -> str:
         f"{context.service}: {decision.verdict.value}",
         f"canary {_labels(arms.canary)}, baseline {_labels(arms.baseline)}, "
         f"{context.window} until {context.end}",
-        "Shares are weighted by the prompt classes of all arms together.",
+        "Bounds are weighted by the prompt classes of all arms together.",
         "",
         *_table([_COLUMNS, *map(_row, decision.evaluations)]),
         "",
@@ -100,13 +101,18 @@ def _criterion(evaluation: CriterionEvaluation) -> dict[str, object]:
     }
     if isinstance(measured, ShareMeasurement):
         return found | {
-            "canary_events": evaluation.canary.total,
-            "canary_bad_events": evaluation.canary.bad,
-            "baseline_events": evaluation.baseline.total,
-            "baseline_bad_events": evaluation.baseline.bad,
+            "canary_events": _finite(evaluation.canary.total),
+            "canary_bad_events": _finite(evaluation.canary.bad),
+            "baseline_events": _finite(evaluation.baseline.total),
+            "baseline_bad_events": _finite(evaluation.baseline.bad),
             "needed_events": evaluation.needed,
             "class_weights": [
                 {"prompt_class": name, "weight": weight} for name, weight in measured.mix.items()
             ],
         }
     return found | {"canary_used": measured.canary, "baseline_used": measured.baseline}
+
+
+def _finite(value: float) -> float | None:
+    """Return a number that JSON can hold."""
+    return value if isfinite(value) else None
