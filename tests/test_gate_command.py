@@ -98,9 +98,7 @@ def test_json_has_counts_and_reasons(file: str, capsys: pytest.CaptureFixture[st
         10_000.0,
     )
     assert first["class_weights"] == [{"prompt_class": "", "weight": 1.0}]
-    assert report["reasons"][0].startswith(
-        "first-token: at least"
-    )
+    assert report["reasons"][0].startswith("first-token: at least")
 
 
 def test_counters_are_increases_over_the_window_at_the_given_time(file: str) -> None:
