@@ -42,4 +42,4 @@ def test_a_canary_is_bad_beyond_the_margin(factor: float, bad: bool):
 def test_a_canary_gets_its_weight_of_the_requests():
     played = canary_of(Kind("any", weight=0.1), np.random.default_rng(3), MARGIN)
     share = played.canary.sum() / (played.canary.sum() + played.baseline.sum())
-    assert share == pytest.approx(0.1, rel=0.05)
+    assert share == pytest.approx(0.1, rel=0.1)
