@@ -11,10 +11,12 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from socket import socket
 
 import pytest
+from aiohttp import web
 
 from tests.fake_server import fake_server
 from tests.test_loadtest_client import look_alike
@@ -161,7 +163,17 @@ service: chat
 selector: {model: tensorrt_llm}
 objectives: [{name: first-token, indicator: ttft, threshold: 30s, target: 50%}]
 """
-UNMEASURED = "# TYPE tokenslo_build_info gauge\ntokenslo_build_info 1\n"
+NUMBERS = count(step=1000)
+
+
+async def other_requests(_: web.Request) -> web.StreamResponse:
+    """Respond as a sidecar that records requests of other clients."""
+    samples = (
+        *("# TYPE tokenslo_build_info gauge", "tokenslo_build_info 1"),
+        "# TYPE llm_requests_total counter",
+        f'llm_requests_total{{model="tensorrt_llm",outcome="ok"}} {next(NUMBERS)}',
+    )
+    return web.Response(text="".join(f"{sample}\n" for sample in samples))
 
 
 @pytest.mark.parametrize(
@@ -186,7 +198,7 @@ async def test_load_tests_run_as_written(
     written = written.replace("--search-to 64", "--search-from 8 --search-to 8 --confidence 50%")
     if "--prompt-tokens" not in written:
         written += " --prompt-tokens 8"
-    async with look_alike() as server, fake_server({"/metrics": UNMEASURED}) as sidecar:
+    async with look_alike() as server, fake_server({"/metrics": other_requests}) as sidecar:
         arguments = [
             re.sub(r"http://[\w.-]+:\d+", sidecar.url if ":9464" in word else server, word)
             for word in shlex.split(written)[1:]

@@ -7,7 +7,7 @@ import math
 from statistics import NormalDist
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadtest.confidence import least_count, wilson
@@ -32,6 +32,7 @@ def search(capacity: float, first: float, highest: float, resolution: float) -> 
             return found
 
 
+@settings(max_examples=30)
 @given(st.floats(0.05, 900), st.floats(0.5, 20), st.sampled_from((0.01, 0.05, 0.2)))
 def test_search_finds_a_capacity_within_its_resolution(
     capacity: float, first: float, resolution: float

@@ -19,7 +19,7 @@ from lab.repository import write_repository
 from lab.triton import Triton
 from lab.trtllm_server import start
 
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.alone, pytest.mark.long]
 
 SLO = """\
 apiVersion: tokenslo/v1
