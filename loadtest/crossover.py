@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from loadtest.level_result import LevelResult
+from loadtest.objectives import ObjectiveResult
 from loadtest.settings import LoadLevel
 
 _SATURATED = 0.95
@@ -16,12 +17,14 @@ _SATURATED = 0.95
 class Crossover:
     """Where an objective stops to be kept: the last level of those that keep it, and the next.
 
-    ``kept`` is None if the lowest level does not keep it, ``missed`` if the highest one does.
+    ``kept`` is None if the lowest level does not keep it.  ``above`` is the next level,
+    None if the highest one keeps it; ``result`` is that of the next level, or of the highest one.
     """
 
     objective: str
     kept: LoadLevel | None
-    missed: LoadLevel | None
+    above: LoadLevel | None
+    result: ObjectiveResult
 
 
 def crossovers(results: Sequence[LevelResult]) -> list[Crossover]:
@@ -34,11 +37,11 @@ def crossovers(results: Sequence[LevelResult]) -> list[Crossover]:
 
 def _crossover(name: str, index: int, results: Sequence[LevelResult]) -> Crossover:
     kept: LoadLevel | None = None
-    for result in results:
-        if result.objectives[index].verdict != "kept":
-            return Crossover(name, kept, result.level)
-        kept = result.level
-    return Crossover(name, kept, None)
+    for level in results:
+        if level.objectives[index].verdict != "kept":
+            return Crossover(name, kept, level.level, level.objectives[index])
+        kept = level.level
+    return Crossover(name, kept, None, results[-1].objectives[index])
 
 
 def saturation(results: Sequence[LevelResult]) -> LoadLevel | None:

@@ -90,6 +90,11 @@ class LevelResult:
         return next(each for each in ("missed", "inconclusive", "kept") if each in verdicts)
 
     @property
+    def acceptable(self) -> bool:
+        """Whether every objective is kept, or good in requests that are too few for a proof."""
+        return bool(self.requests) and all(each.acceptable for each in self.objectives)
+
+    @property
     def late_client(self) -> bool:
         """Whether the load generator itself was too busy to measure token gaps."""
         return self.client_lag is not None and self.client_lag.p99 > _LATE_CLIENT

@@ -74,6 +74,13 @@ class ObjectiveResult:
             return "kept"
         return "missed" if self.bounds.upper < self.objective.target else "inconclusive"
 
+    @property
+    def acceptable(self) -> bool:
+        """Whether it is kept, or good in as many requests as there are, too few for a proof."""
+        if self.verdict == "kept":
+            return True
+        return self.count < self.least and (self.share or 0.0) >= self.objective.target
+
 
 def client_objectives(
     services: Iterable[Service], model: str

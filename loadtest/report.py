@@ -47,7 +47,8 @@ def as_object(report: LoadReport) -> dict[str, Any]:
             {
                 "objective": each.objective,
                 "kept": _level(each.kept),
-                "missed": _level(each.missed),
+                "next": _level(each.above),
+                "next_verdict": each.result.verdict if each.above else None,
             }
             for each in result.crossovers
         ],
@@ -65,6 +66,15 @@ def notes(report: LoadReport) -> Iterator[str]:
     if result.interrupted:
         yield "The test was interrupted: this is what was measured until then."
     for side in result.sides:
+        late = [
+            each.client_lag.p99 for each in side.results if each.late_client and each.client_lag
+        ]
+        if late:
+            yield (
+                f"{public(side.endpoint.url)}: at {len(late)} of {len(side.results)} loads the "
+                f"load generator was too busy (its event loop ran up to {1000 * max(late):.0f} ms "
+                "late, p99): gaps between tokens are partly its own. Use a machine with more CPU."
+            )
         for level in side.results:
             where = f"{public(side.endpoint.url)}, {level.level}"
             work = level.work
@@ -79,12 +89,6 @@ def notes(report: LoadReport) -> Iterator[str]:
                     f"{where}: the server reports no token counts; a response had "
                     f"{work.chunks:.1f} chunks with text on average, {work.planned} tokens were "
                     "planned. Whether the work is matched is unknown."
-                )
-            if level.late_client and level.client_lag:
-                yield (
-                    f"{where}: the load generator was too busy (its event loop ran up to "
-                    f"{1000 * level.client_lag.p99:.0f} ms late, p99): gaps between tokens are "
-                    "partly its own. Use a machine with more CPU."
                 )
             for each in level.objectives:
                 if each.unknown:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from loadtest.level_result import LatencySummary, LevelResult
+from loadtest.objectives import ObjectiveResult
 from loadtest.report import LoadReport, notes
 from loadtest.session import EndpointRuns, LoadTestResult
 from loadtest.sidecar_comparison import SidecarComparison
@@ -89,22 +90,25 @@ def milliseconds(seconds: float) -> str:
 
 def _objectives(result: LoadTestResult) -> Iterator[str]:
     for each in result.crossovers:
-        if each.missed is None:
-            yield f"{each.objective}: kept up to {each.kept}, the highest load measured."
-        elif each.kept is None:
-            yield f"{each.objective}: not kept at {each.missed}, the lowest load measured."
+        up_to = f"kept up to {each.kept}, " if each.kept else ""
+        if each.above is None:
+            yield f"{each.objective}: {up_to}the highest load measured."
+        elif each.result.verdict == "missed":
+            yield f"{each.objective}: {up_to}missed at {each.above}."
         else:
-            yield f"{each.objective}: kept up to {each.kept}, not at {each.missed}."
-    for level in result.sides[0].results if result.test.search is None else ():
-        for one in level.objectives:
-            if one.verdict == "inconclusive" and one.count < one.least:
-                yield (
-                    f"{one.objective.name} at {level.level}: {one.count} requests cannot prove "
-                    f"{one.objective.target:.4g}; it takes {one.least} without a bad one. Fix: a "
-                    "longer --duration."
-                )
+            yield f"{each.objective}: {up_to}not proven at {each.above}{_needed(each.result)}."
     if result.saturation:
         yield f"Saturation: output tokens/s grow by less than 5 % above {result.saturation}."
+
+
+def _needed(found: ObjectiveResult) -> str:
+    """Return how many requests could prove an objective, if it had fewer."""
+    if found.count >= found.least:
+        return ""
+    return (
+        f" by {found.count} requests: {100 * found.objective.target:g} % takes {found.least} "
+        "without a bad one"
+    )
 
 
 def _found(result: LoadTestResult) -> Iterator[str]:
@@ -119,6 +123,10 @@ def _found(result: LoadTestResult) -> Iterator[str]:
         f"Highest rate that keeps every objective: {found.kept:.4g}/s ({above}; each level with "
         f"{100 * confidence:g} % confidence, Wilson lower bound)."
     )
+    [level] = [each for each in result.sides[0].results if each.level.value == found.kept]
+    for each in level.objectives:
+        if each.verdict != "kept":
+            yield f"{each.objective.name}: not contradicted there, but not proven{_needed(each)}."
 
 
 def _sidecar(found: SidecarComparison) -> Iterator[str]:

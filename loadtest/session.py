@@ -50,13 +50,14 @@ class UnusableEndpointError(Exception):
 class RateSearchSettings:
     """Rates per second from ``first`` to ``highest``, found to a share ``resolution``.
 
-    A level lasts at most ``most_seconds``, even if more requests would be needed to prove a target.
+    A level lasts at most ``most_seconds``.  Targets that need more requests are not proven; a level
+    then keeps them if its share of good events does.
     """
 
     first: float = 1.0
     highest: float = 1000.0
     resolution: float = 0.05
-    most_seconds: float = 600.0
+    most_seconds: float = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,15 +213,20 @@ class _Session:
             if self._stop.is_set():
                 return None
             try:
-                rate = rates.send(result.verdict == "kept")
+                rate = rates.send(result.acceptable)
             except StopIteration as end:
                 found: FoundRate = end.value
                 return found
 
     def _seconds(self, rate: float, settings: RateSearchSettings) -> float:
-        """Return how long a level lasts, fixed before its start: enough to prove the targets."""
-        least = max(level_requests(self._test.objectives, self._test.confidence), default=0)
-        return max(self._test.work.duration, min(settings.most_seconds, ceil(least / rate)))
+        """Return how long a level lasts, fixed before its start.
+
+        It is enough to prove the targets, except of those that would need ``most_seconds`` or more.
+        """
+        needed = level_requests(self._test.objectives, self._test.confidence)
+        seconds = (ceil(requests / rate) for requests in needed)
+        affordable = (each for each in seconds if each <= settings.most_seconds)
+        return max(self._test.work.duration, max(affordable, default=0))
 
 
 def level_requests(objectives: Sequence[ClientObjective], confidence: float) -> Iterator[int]:

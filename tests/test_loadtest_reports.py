@@ -37,6 +37,7 @@ LEVELS = tuple(LoadLevel("concurrency", value) for value in (2, 4, 8))
 def report(
     *,
     endpoints: tuple[LoadEndpoint, ...] = (ENDPOINT,),
+    objectives: tuple[ClientObjective, ...] = OBJECTIVES,
     search: bool = False,
     counts: bool = True,
     stop_at: float | None = None,
@@ -46,7 +47,7 @@ def report(
         endpoints,
         WORK,
         () if search else LEVELS,
-        OBJECTIVES,
+        objectives,
         search=RateSearchSettings(5.0, 100.0, 0.2) if search else None,
     )
 
@@ -92,7 +93,7 @@ def test_text_has_levels_objectives_and_what_is_not_measured(sweep: LoadReport) 
     assert re.match(r"concurrency 2 +\d+ +0 +100ms +100ms +20\.0ms +20\.0ms +5\d +", lines[2])
     assert lines[2].endswith("kept")
     assert lines[4].endswith("missed")
-    assert "chat/first: kept up to concurrency 4, not at concurrency 8." in lines
+    assert "chat/first: kept up to concurrency 4, missed at concurrency 8." in lines
     assert "Saturation: output tokens/s grow by less than 5 % above concurrency 4." in lines
     assert "Not measured: chat/kv: clients cannot measure kv_headroom." in lines
     assert "secret" not in text
@@ -107,6 +108,18 @@ def test_text_of_a_search_states_rate_and_confidence() -> None:
     )
 
 
+def test_text_says_how_many_requests_could_prove_an_objective() -> None:
+    strict = ClientObjective("chat/up", "availability", 0.9999, text="")
+    found = report(objectives=(strict,))
+    assert re.search(
+        r"chat/up: not proven at concurrency 2 by \d+ requests: 99\.99 % takes 27053 without a bad "
+        r"one\.",
+        as_text(found),
+    )
+    searched = as_text(report(search=True, objectives=(*OBJECTIVES, strict)))
+    assert re.search(r"chat/up: not contradicted there, but not proven by \d+ requests", searched)
+
+
 def test_json_has_everything_and_its_definitions(sweep: LoadReport) -> None:
     found = json.loads(as_json(sweep))
     assert found == as_object(sweep)
@@ -119,7 +132,8 @@ def test_json_has_everything_and_its_definitions(sweep: LoadReport) -> None:
     assert level["objectives"][0]["verdict"] == "kept"
     assert level["objectives"][0]["lower_bound"] >= 0.9
     assert {"itl", "tpot", "goodput", "scheduled_ttft, scheduled_e2e"} <= {*found["definitions"]}
-    assert found["crossovers"][0]["missed"] == {"kind": "concurrency", "value": 8}
+    assert found["crossovers"][0]["next"] == {"kind": "concurrency", "value": 8}
+    assert found["crossovers"][0]["next_verdict"] == "missed"
     assert found["workload"]["seed"] == 0
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from loadtest.confidence import least_count, wilson
 from loadtest.level import LevelRun, run_level
+from loadtest.level_result import level_result
 from loadtest.objectives import ClientObjective
 from loadtest.search import FoundRate, rate_search
 from loadtest.session import LoadTest, RateSearchSettings, run_load_test
@@ -92,7 +93,7 @@ SLOTS, SECONDS = 4, 0.2
 CAPACITY = SLOTS / SECONDS
 
 
-def found_rate(target: float) -> tuple[FoundRate, list[LevelRun]]:
+def found_rate(target: float, *others: ClientObjective) -> tuple[FoundRate, list[LevelRun]]:
     """Search on a simulated server of known capacity, in virtual time."""
     runs = []
     work = Workload((PromptClass(1),), 1, warm_up=3.0, duration=8.0, cool_down=0.5)
@@ -101,8 +102,8 @@ def found_rate(target: float) -> tuple[FoundRate, list[LevelRun]]:
         (LoadEndpoint("http://simulated", "chat", "m"),),
         work,
         (),
-        (objective,),
-        search=RateSearchSettings(4.0, 100.0, 0.1),
+        (objective, *others),
+        search=RateSearchSettings(4.0, 100.0, 0.1, 60.0),
     )
 
     async def driver(
@@ -134,3 +135,14 @@ def test_search_finds_the_capacity_of_a_simulated_server() -> None:
     # Every level lasts long enough to prove the target.
     least = 2 * least_count(0.9, 0.95)
     assert all(len(run.measured) >= 0.7 * least for run in runs)
+
+
+def test_a_target_that_takes_too_long_to_prove_does_not_stop_the_search() -> None:
+    """99.99 % takes 27,000 requests without a bad one."""
+    objective = ClientObjective("chat/up", "availability", 0.9999)
+    found, runs = found_rate(0.9, objective)
+    assert found.kept is not None
+    assert 0.7 * CAPACITY < found.kept < CAPACITY
+    assert max(run.end - run.begin for run in runs) < 60
+    result = level_result([run for run in runs if run.level.value == found.kept], [objective], 0.95)
+    assert (result.verdict, result.acceptable) == ("inconclusive", True)

@@ -96,7 +96,8 @@ def test_crossover_of_an_objective_and_saturation() -> None:
     objective = ClientObjective("chat/first", "ttft", 0.9, 0.15)
     result, _ = measure(LoadTest((TWO,), replace(WORK, duration=20.0), LEVELS, (objective,)))
     [crossover] = result.crossovers
-    assert (crossover.kept, crossover.missed) == (LEVELS[2], LEVELS[3])
+    assert (crossover.kept, crossover.above) == (LEVELS[2], LEVELS[3])
+    assert crossover.result.verdict == "missed"
     assert result.saturation == LEVELS[2]  # four slots
 
 
