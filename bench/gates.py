@@ -47,7 +47,10 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of canary: ``factor`` times the baseline's share of bad requests."""
+    """A kind of canary: ``factor`` times the baseline's share of bad requests.
+
+    With ``excess``, its share exceeds the baseline's by that many margins instead.
+    """
 
     name: str
     factor: float = 1.0
@@ -55,6 +58,7 @@ class Kind:
     other_mix: bool = False
     cold: bool = False
     traffic: bool = True
+    excess: float | None = None
 
 
 KINDS = (
@@ -67,6 +71,8 @@ KINDS = (
     Kind("1 % weight, 2x worse", 2.0, weight=0.01),
     Kind("warm-up", cold=True),
     Kind("no traffic", traffic=False),
+    Kind("just within the margin", excess=0.999),
+    Kind("just beyond the margin", excess=1.001),
 )
 
 
@@ -98,7 +104,12 @@ def canary_of(kind: Kind, random: np.random.Generator, margin: float) -> Canary:
     share = random.uniform(0.01, 0.04)
     weights = weight * own_mix + (1 - weight) * mix
     by_class = np.array(BALANCE) * share / float(np.dot(BALANCE, weights))
-    worse = np.minimum(by_class * kind.factor, 0.95)
+    factor = kind.factor
+    if kind.excess is not None:
+        factor = 1 + kind.excess * margin / share
+        if factor * share > 1 - float(TARGET):  # the objective is not what decides here
+            return canary_of(kind, random, margin)
+    worse = np.minimum(by_class * factor, 0.95)
     true, other = float(np.dot(worse, weights)), float(np.dot(by_class, weights))
     requests = rate * SCRAPE
     cold = WARM_UP // SCRAPE if kind.cold else 0
