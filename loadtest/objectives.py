@@ -15,11 +15,12 @@ from loadtest.records import FAILED, RequestRecord
 from slos.indicators import threshold_text
 from slos.model import Objective, Service
 from slos.names import goodput_objective
+from slos.prompt_classes import NO_CLASSES, PromptClasses
+from slos.signals import PROMPT_CLASS
 
 MEASURABLE = ("ttft", "itl", "tpot", "e2e", "max_gap", "availability", "stream_completion")
 """Indicators that a client can measure, besides goodput."""
 _CLAUSES = ("ttft", "tpot", "max_gap", "e2e")
-_OWN_LABELS = ("model", "version")
 
 Verdict = Literal["kept", "missed", "inconclusive"]
 
@@ -29,7 +30,8 @@ class ClientObjective:
     """An objective: the share ``target`` of events is good; limits in seconds.
 
     ``name`` is service and objective, as in the sidecar's goodput.  ``clauses`` are those of
-    goodput.  ``text`` is its limit as written.
+    goodput.  ``text`` is its limit as written.  With a ``prompt_class``, one of ``classes``, only
+    its requests count.
     """
 
     name: str
@@ -38,6 +40,17 @@ class ClientObjective:
     threshold: float = 0.0
     clauses: Mapping[str, float] = field(default_factory=dict)
     text: str = ""
+    prompt_class: str = ""
+    classes: PromptClasses = NO_CLASSES
+
+    def counts(self, record: RequestRecord) -> bool:
+        """Whether a request is of the objective's prompt class.
+
+        Its length is the server's count, else the planned one.
+        """
+        planned = int(record.prompt)
+        tokens = planned if record.input_tokens is None else record.input_tokens
+        return not self.prompt_class or self.classes.label(tokens) == self.prompt_class
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +106,11 @@ def client_objectives(
             if reason := _reason(service, objective, model):
                 unmeasured.append(UnmeasuredObjective(name, reason))
             else:
-                measured.append(_client_objective(name, objective))
+                measured.append(_client_objective(name, service, objective))
     return measured, unmeasured
 
 
-def _client_objective(name: str, objective: Objective) -> ClientObjective:
+def _client_objective(name: str, service: Service, objective: Objective) -> ClientObjective:
     return ClientObjective(
         name,
         objective.indicator,
@@ -105,6 +118,8 @@ def _client_objective(name: str, objective: Objective) -> ClientObjective:
         float(objective.threshold or 0),
         {clause: float(limit) for clause, limit in objective.clauses.items()},
         threshold_text(objective),
+        service.selects(objective).get(PROMPT_CLASS, ""),
+        PromptClasses.of(service.prompt_classes),
     )
 
 
@@ -123,6 +138,9 @@ def _reason(service: Service, objective: Objective, model: str) -> str:
     selected = service.selects(objective).get("model", model)
     if selected != model:
         return f"it is about the model {selected}"
+    selected = service.selects(objective).get(PROMPT_CLASS, "")
+    if selected and selected not in PromptClasses.of(service.prompt_classes).labels:
+        return f"it selects the prompt class {selected}, which the file does not have"
     return ""
 
 
@@ -130,6 +148,7 @@ def evaluate(
     objective: ClientObjective, records: Sequence[RequestRecord], confidence: float
 ) -> ObjectiveResult:
     """Count the events of an objective."""
+    records = [record for record in records if objective.counts(record)]
     if objective.indicator == "itl":
         gaps = [gap <= objective.threshold for record in records for gap in waits(record)]
         good, bad, unknown = sum(gaps), len(gaps) - sum(gaps), 0
@@ -146,6 +165,8 @@ def evaluate(
 
 def verdict(objective: ClientObjective, record: RequestRecord) -> str:
     """Return ``good``, ``bad``, ``unknown``, or an empty string for no event."""
+    if not objective.counts(record):
+        return ""
     if objective.indicator == "goodput":
         return _goodput(objective.clauses, record)
     return _of_indicator(objective.indicator, objective.threshold, record)

@@ -23,7 +23,7 @@ _STYLE = """
 body { margin: 0 auto; max-width: 72rem; padding: 1rem; background: var(--back);
   color: var(--ink); font: 15px/1.45 system-ui, sans-serif }
 h1 { font-size: 1.4rem } h2 { font-size: 1.1rem; margin: 1.5rem 0 .4rem }
-pre { overflow-x: auto; font: .8rem/1.5 ui-monospace, monospace }
+pre { white-space: pre-wrap; font: .8rem/1.5 ui-monospace, monospace }
 table { border-collapse: collapse } th, td { padding: .2rem .8rem .2rem 0; text-align: left;
   border-bottom: 1px solid var(--line); vertical-align: top }
 td.n { text-align: right; font-variant-numeric: tabular-nums }

@@ -140,6 +140,26 @@ def test_objectives_of_an_slo_file() -> None:
     assert "it is about the model tensorrt_llm" in {one.reason for one in all_others}
 
 
+def test_an_objective_on_a_prompt_class_counts_its_requests(tmp_path: Path) -> None:
+    file = tmp_path / "slo.yaml"
+    file.write_text("""\
+apiVersion: tokenslo/v1
+service: chat
+prompt_classes: [512, 4k]
+objectives:
+  - name: short
+    indicator: ttft
+    threshold: 1s
+    target: 95%
+    selector: {prompt_class: 0-512}
+""")
+    [short], _ = client_objectives(load_file(str(file)).services, "llama")
+    planned, long = record(2.0), record(2.0)
+    long.input_tokens = 513
+    assert [verdict(short, each) for each in (planned, long)] == ["bad", ""]
+    assert evaluate(short, [planned, long], 0.95).count == 1
+
+
 # loadgen/mlperf.conf of mlcommons/inference, in milliseconds.
 LIMITS = {
     "mlperf-llama2-70b-server": (2000, 200),
