@@ -39,6 +39,7 @@ Commands:
   init           Write an initial SLO file from a live server.
   lint           Check the queries of dashboards and rule files.
   load           Run a controlled load test of an LLM server.
+  report         Report usage and cost by tenant.
   schema         Print the JSON Schema of SLO files, for editors.
   server-config  Print the Triton settings that SLO files need.
   signals        Print the metrics of the sidecar and their methods.

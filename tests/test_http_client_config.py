@@ -235,6 +235,7 @@ def test_no_option_takes_a_secret() -> None:
         ("diagnose", "--prometheus", "http://x", "--sidecar", "URL"),
         ("diagnose", "--prometheus", "http://x", "--header", "Authorization: Bearer hunter2"),
         ("backtest", "examples/chat/slo.yaml", "--prometheus", "URL"),
+        ("report", "--gpu-hour-price", "1", "--prometheus", "URL"),
         ("validate", "examples/chat/slo.yaml", "--metrics", "URL"),
         ("lint", "examples/chat/slo.yaml", "--metrics", "URL"),
     ],

@@ -25,9 +25,10 @@ MAY_IMPORT = {
     "exporter": {"slos", "promql"},
     "loadtest": {"slos", "promql"},
     "top": {"exporter", "slos", "promql"},
+    "usage": {"slos", "promql"},
     "tokenslo": {
         *("exporter", "alerts", "dashboards", "runbooks", "diagnosis", "top", "slos", "promql"),
-        *("gates", "loadtest"),
+        *("gates", "loadtest", "usage"),
     },
 }
 ALSO = {"tokenslo/commands/demo.py": {"lab"}}

@@ -178,7 +178,7 @@ def test_taps_have_the_tenants_of_selectors_if_they_read_a_header(
     flags = {"tap": ["proxy=127.0.0.1:0=127.0.0.1:8000"]}
     flags |= {"tap-tenant-header": [header]} if header else {}
     list(configured(load_settings(flags, {}), [selected]))
-    assert given[0].tenants == ({"llama": ("acme",)} if header else {})
+    assert given[0].tenants == ({"": ("other",), "llama": ("acme",)} if header else {})
 
 
 def test_no_family_that_an_objective_reads_has_a_reason_or_a_tenant() -> None:

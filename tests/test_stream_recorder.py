@@ -219,6 +219,19 @@ llm_partial_response_tokens_total{model="llama",version=""} 2.0
     )
 
 
+def test_wasted_tokens_are_counted_by_tenant_from_zero() -> None:
+    recorder = StreamRecorder({}, tenants={"": ("other",), "llama": ("acme",)})
+    recorder.learn_models(["llama"], ["llama"])
+    begun = [one for one in measurements(recorder) if one.signal == "tenant_wasted_tokens"]
+    assert [*begun[0].samples.values()] == [0.0, 0.0]
+    closed = ("closing", 101.5)
+    end = ended(110.0, "disconnected", "", stopped=109.5)
+    play(recorder, stream(tenant="acme"), *chunks(101.0), closed, *chunks(107.0, 108.0), end)
+    assert value(recorder, "tenant_wasted_tokens", tenant="acme") == 2
+    assert value(recorder, "tenant_wasted_tokens", tenant="other") == 0
+    assert methods(recorder, "tenant_wasted_tokens") == {"wire_released"}
+
+
 def test_half_closed_client_is_no_disconnect() -> None:
     plain, half = StreamRecorder({}), StreamRecorder({})
     events = (*chunks(100.5, 101.0), *chunks(103.0, 103.5, tokens=2))

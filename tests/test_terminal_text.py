@@ -50,6 +50,7 @@ def hostile_prometheus(_: ReceivedRequest) -> Reply:
         ("diagnose", "--prometheus", "URL"),
         ("diagnose", "--prometheus", "URL", "--slo", "examples/chat/slo.yaml", "--sidecar", "URL"),
         ("backtest", "examples/chat/slo.yaml", "--prometheus", "URL"),
+        ("report", "--days", "1", "--gpu-hour-price", "1", "--prometheus", "URL"),
         ("lint", "examples/chat", "--metrics", "URL/metrics"),
     ],
 )

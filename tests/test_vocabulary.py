@@ -30,6 +30,7 @@ FOLDERS = (
     "exporter",
     "lab",
     "loadtest",
+    "usage",
     "promql",
     "runbooks",
     "slos",

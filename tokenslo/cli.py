@@ -69,6 +69,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "tokenslo.commands.load:load",
         "Run a controlled load test of an LLM server.",
     ),
+    "report": (
+        "tokenslo.commands.report:report",
+        "Report usage and cost by tenant.",
+    ),
     "schema": (
         "tokenslo.commands.schema:schema",
         "Print the JSON Schema of SLO files, for editors.",

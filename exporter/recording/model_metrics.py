@@ -33,6 +33,7 @@ MAX_REASONS = 20
 WIRE_METHODS: Mapping[str, str] = {
     "disconnect_release": "wire_released",
     "wasted_tokens": "wire_released",
+    "tenant_wasted_tokens": "wire_released",
     "suspected_retries": "wire_retries",
     "prompt_class": "wire_prompt_tokens",
 }

@@ -282,6 +282,7 @@ class StreamRecorder:
         model, delivered, end = self._remove(stream, live), stream, time
         confirmed = outcome != "invalid"
         tenant = self._tenant(stream.tenant, partial(self._tenants.admit, confirmed=confirmed))
+        tenant = model.begin_tenant(tenant)
         if outcome == "disconnected":
             delivered = live.at_fin or stream
             end = time if live.at_fin is None else live.at_fin.closing_at
@@ -289,10 +290,9 @@ class StreamRecorder:
             if stopped is not None:
                 model.observe("disconnect_release", max(0.0, stopped - end))
             if (wasted := chunk_tokens(stream) - chunk_tokens(delivered)) > 0:
-                model.count("wasted_tokens", amount=wasted)
+                model.count("wasted_tokens", amount=wasted, tenant=tenant)
         else:
             live.merge_after_fin(stream)
-        tenant = model.begin_tenant(tenant)
         if tenant == OTHER:
             self._budget.limited["tenant"] += 1
         model.changed = True

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from exporter.genai import PROFILES
 from exporter.recording.goodput import goodput_objectives
+from exporter.recording.label_limiter import OTHER
 from exporter.settings import Settings
 from exporter.settings.listeners import listener_access
 from exporter.sources import Source
@@ -118,8 +119,11 @@ def _tap_settings(
 
 
 def _tenants(selectors: Iterable[Mapping[str, str]]) -> Mapping[str, Sequence[str]]:
-    """Return the tenants that selectors name, by model; an empty model stands for all models."""
-    found: dict[str, dict[str, None]] = {}
+    """Return the tenants whose counters exist from the start, by model; an empty one means all.
+
+    They are those that selectors name, and ``other``.
+    """
+    found: dict[str, dict[str, None]] = {"": {OTHER: None}}
     for selector in selectors:
         if TENANT in selector:
             found.setdefault(selector.get("model", ""), {})[selector[TENANT]] = None
