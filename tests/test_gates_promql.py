@@ -13,7 +13,8 @@ import yaml
 from gate_example import GATE, NAMES, measurements, shares
 
 from gates import groups
-from gates.criteria import Criterion, ShareCriterion
+from gates.criteria import Criterion, ShareCriterion, gate_of
+from gates.measurement import ArmLabels, measure
 from gates.recording_rules import HEALTH, USED, bad_events, rules
 from gates.statistics import Count
 from gates.verdict import (
@@ -25,7 +26,10 @@ from gates.verdict import (
     evaluate,
 )
 from gates.verdict_query import ABORT, INCONCLUSIVE, PROMOTE, abort_query, verdict_query
+from promql.client import Sample
+from slos.model import Rollout
 from slos.signals import PROMPT_CLASS
+from tests.service_example import example, objective
 
 CODES = {
     GateVerdict.PROMOTE: PROMOTE,
@@ -250,6 +254,51 @@ def test_counters_of_pods_have_the_verdict_of_their_increases(
         for name, (series, verdict) in cases.items()
     ]
     check(promtool, tmp_path, tests)
+
+
+def test_queries_of_the_command_measure_each_arm(promtool: Path, tmp_path: Path) -> None:
+    """A request every 30 s is bad, and 100 or 200 are good: 30 bad ones in 15 min."""
+    rollout = Rollout(guards=("kv_headroom", "gpu_memory"))
+    gate = gate_of(example(objective("ttft", "0.95"), selector={"model": "llama"}), rollout)
+    queries: list[str] = []
+
+    def ask(query: str) -> list[Sample]:
+        queries.append(query)
+        return []
+
+    measure(gate, ArmLabels({"version": CANARY}, {"version": BASELINE}), "15m", ask)
+    arms = {CANARY: (200, 0.7), BASELINE: (100, 0.4)}
+    series, expected = [], dict[str, float]()
+    for version, (good, used) in arms.items():
+        pod = f"pod-{version}"
+        series += [*counters(version, pod, f"0+{good}x60", "0+1x60"), *targets(version, pod)]
+        on = f'job="x",instance="{pod}"'
+        model = f'{on},model="llama",version="{version}"'
+        series += [
+            {"series": f"llm_kv_cache_utilization_ratio{{{model}}}", "values": f"{used}x60"},
+            {"series": f"nv_inference_pending_request_count{{{model}}}", "values": "3x60"},
+            {"series": f'nv_gpu_memory_used_bytes{{{on},gpu_uuid="a"}}', "values": f"{used}x60"},
+            {"series": f'nv_gpu_memory_total_bytes{{{on},gpu_uuid="a"}}', "values": "1x60"},
+        ]
+        for query in queries:
+            if f'version="{version}"' not in query:
+                continue
+            if "llm_slo_events_total" in query:
+                expected[query] = 30 if 'result="bad"' in query else 30 * (good + 1)
+            else:
+                expected[query] = 1 if "tokenslo_model_info" in query else used
+    (mix,) = (query for query in queries if query not in expected)
+    expected[mix] = 30 * 302
+    assert len(expected) == len(queries) == 11
+    samples = [
+        {"expr": query, "eval_time": "30m", "exp_samples": [{"labels": "{}", "value": value}]}
+        for query, value in expected.items()
+    ]
+    check(
+        promtool,
+        tmp_path,
+        [{"interval": "30s", "input_series": series, "promql_expr_test": samples}],
+    )
 
 
 def test_rules_fit_into_a_review() -> None:
