@@ -40,7 +40,7 @@ class Options:
 
 
 _CAUSES, _SLOTH = ".causes", ".sloth"
-ROLLOUT = ".rollout"
+ROLLOUT, AUTOSCALING = ".rollout", ".autoscaling"
 
 MOST_BYTES = 262_144
 """The maximum size of a resource: kubectl keeps its JSON in an annotation with this limit.
@@ -110,6 +110,7 @@ _ABOUT = {
     _CAUSES: "causes of burning SLOs of",
     _SLOTH: "Sloth's recorded series of",
     ROLLOUT: "the rollout gate of",
+    AUTOSCALING: "the autoscaling of",
 }
 _Bodies = Iterator[tuple[str, Mapping[str, object]]]
 _NAMES: Mapping[Format, str] = {

@@ -10,6 +10,7 @@ from typing import Any
 from slos.durations import parse_duration
 from slos.errors import BadValue, quoted
 from slos.fields.alerting import ALERTING, RECORDING, read_alerting
+from slos.fields.autoscaling import AUTOSCALING, check_autoscaling, read_autoscaling
 from slos.fields.budget_policy import MAX_STEPS, STEP, read_policy
 from slos.fields.objective import (
     ALERT_LABELS_SHAPE,
@@ -93,6 +94,8 @@ def _merge_shared(
             comparable = tuple(filter(counts_events_by_arm, read["objectives"]))
             names = tuple(objective.name for objective in comparable)
             check_rollout(rollout, names, read["selector"], place.at("rollout"))
+        if autoscaling := read.get("autoscaling"):
+            check_autoscaling(autoscaling, read["objectives"], place.at("autoscaling"))
     return read
 
 
@@ -220,10 +223,16 @@ SERVICE = (
         about="How a canary is compared with its baseline before its promotion.",
         shape=mapping_of(ROLLOUT),
     ),
+    Field(
+        "autoscaling",
+        read_autoscaling,
+        about="How the number of replicas follows the load.",
+        shape=mapping_of(AUTOSCALING),
+    ),
 )
 ONE_OF_SERVICES = tuple(field for field in SERVICE if field.name != "apiVersion")
 """The keys of a service in a list of them."""
-_OF_ONE = ("service", "description", "objectives")
+_OF_ONE = ("service", "description", "objectives", "autoscaling")
 FILE = (
     *(field for field in SERVICE if field.name not in _OF_ONE),
     Field(

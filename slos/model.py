@@ -25,6 +25,8 @@ CAUSE_TIERS = ("page", "ticket", "cause", "off")
 """Tiers of cause alerts."""
 GUARDS = ("errors", "sheds", "kv_headroom", "gpu_memory")
 """What a rollout gate checks besides objectives."""
+WORKLOADS = ("Deployment", "StatefulSet", "LeaderWorkerSet")
+"""Kinds of workloads that autoscaling supports."""
 HISTOGRAMS = ("classic", "native")
 """How Prometheus may store histograms: as a series for each bucket, or as one series of all."""
 
@@ -166,6 +168,29 @@ class Rollout:
 
 
 @dataclass(frozen=True, slots=True)
+class Autoscaling:
+    """How the replicas of a workload, such as ``Deployment/chat``, follow its load.
+
+    A replica more absorbs ``waiting`` sequences; a replica holds at most the share ``kv_cache`` of
+    its KV cache, and ``tokens_in_flight`` tokens if that is not 0.  ``goodput`` names an objective,
+    empty for the first one.  ``stream_p99`` is the measured 99th percentile of the duration of
+    requests in seconds, None if it is not measured.  ``wake`` is a query that is above 0 while
+    requests wait for the first replica.  ``prometheus`` is the URL for KEDA.
+    """
+
+    workload: str
+    max_replicas: int
+    prometheus: str
+    min_replicas: int = 1
+    waiting: int = 8
+    kv_cache: Decimal = Decimal("0.8")
+    tokens_in_flight: int = 0
+    goodput: str = ""
+    stream_p99: Decimal | None = None
+    wake: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Service:
     """The service of an SLO file, named in ``line``, and its objectives over a window (seconds).
 
@@ -189,6 +214,7 @@ class Service:
     rules: str = RULES[0]
     prompt_classes: tuple[int, ...] = ()
     rollout: Rollout | None = None
+    autoscaling: Autoscaling | None = None
 
     def selects(self, objective: Objective) -> Mapping[str, str]:
         """Return the labels that an objective selects; its own override the service's."""

@@ -20,6 +20,7 @@ from slos.model import (
     RULES,
     SERVICE_DISABLED,
     Alerting,
+    Autoscaling,
     Objective,
     Overrides,
     Rollout,
@@ -94,6 +95,7 @@ def _service(service: Service) -> dict[str, object]:
         alerting=_alerting(service.alerting),
         budget_policy=[{"when": _percent(step.spent), "do": step.do} for step in service.policy],
         rollout=_rollout(service.rollout) if service.rollout else {},
+        autoscaling=_autoscaling(service.autoscaling) if service.autoscaling else {},
         objectives=service.objectives,
     )
 
@@ -108,6 +110,21 @@ def _rollout(rollout: Rollout) -> dict[str, object]:
         objectives=list(rollout.objectives),
         prometheus=rollout.prometheus,
     ) | {"guards": list(rollout.guards)}
+
+
+def _autoscaling(autoscaling: Autoscaling) -> dict[str, object]:
+    p99 = autoscaling.stream_p99
+    return _some(
+        workload=autoscaling.workload,
+        max_replicas=autoscaling.max_replicas,
+        prometheus=autoscaling.prometheus,
+        waiting=autoscaling.waiting,
+        kv_cache=_percent(autoscaling.kv_cache),
+        tokens_in_flight=autoscaling.tokens_in_flight or "",
+        goodput=autoscaling.goodput,
+        stream_p99=format_duration(p99) if p99 else "",
+        wake=autoscaling.wake,
+    ) | {"min_replicas": autoscaling.min_replicas}
 
 
 def _objective(objective: Objective) -> dict[str, object]:

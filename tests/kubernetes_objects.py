@@ -16,12 +16,15 @@ RELEASES = ("1.29", "1.33", "1.37")
 """The first with native sidecars, the first in which they are stable, and a recent one."""
 _CUSTOM = {
     **dict.fromkeys(("PodMonitor", "PrometheusRule"), "operator-0.93"),
+    "HorizontalPodAutoscaler": "1.33",
+    "ScaledObject": "keda-2.20",
     **dict.fromkeys(("AnalysisTemplate", "Canary", "MetricTemplate"), "rollouts"),
 }
-"""Files with the schemas of custom resources."""
+"""Files with the schemas of custom resources, and of kinds with one schema for all releases."""
 _DEFINITIONS: Mapping[str, str] = {
     "Deployment": "io.k8s.api.apps.v1.Deployment",
     "StatefulSet": "io.k8s.api.apps.v1.StatefulSet",
+    "HorizontalPodAutoscaler": "io.k8s.api.autoscaling.v2.HorizontalPodAutoscaler",
     "ConfigMap": "io.k8s.api.core.v1.ConfigMap",
     "Service": "io.k8s.api.core.v1.Service",
     "NetworkPolicy": "io.k8s.api.networking.v1.NetworkPolicy",

@@ -22,13 +22,14 @@ MAY_IMPORT = {
     "runbooks": {"slos", "promql"},
     "diagnosis": {"runbooks", "slos", "promql"},
     "gates": {"slos", "promql"},
+    "autoscaling": {"slos", "promql"},
     "exporter": {"slos", "promql"},
     "loadtest": {"slos", "promql"},
     "top": {"exporter", "slos", "promql"},
     "usage": {"slos", "promql"},
     "tokenslo": {
         *("exporter", "alerts", "dashboards", "runbooks", "diagnosis", "top", "slos", "promql"),
-        *("gates", "loadtest", "usage"),
+        *("autoscaling", "gates", "loadtest", "usage"),
     },
 }
 ALSO = {"tokenslo/commands/demo.py": {"lab"}}

@@ -22,6 +22,7 @@ ROOT = Path(__file__).parent.parent
 # The folders whose summaries, names of tests and class names are checked.
 FOLDERS = (
     "alerts",
+    "autoscaling",
     "bench",
     "dashboards",
     "diagnosis",

@@ -1,4 +1,4 @@
-"""``tokenslo generate``: rules, dashboards, runbooks and rollout gates from SLO files."""
+"""``tokenslo generate``: rules, dashboards, runbooks, rollout gates, autoscaling."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import click
 
 from alerts import mixin as mixins
 from alerts.formats import (
+    AUTOSCALING,
     FORMATS,
     RELEASES,
     ROLLOUT,
@@ -33,7 +34,7 @@ from tokenslo.files import files_argument, libraries_option, load_all
 from tokenslo.names_option import Name, names_of
 from tokenslo.scraped import check_served, metrics_option, series
 
-KINDS = ("alerts", "tests", "dashboards", "runbooks", "rollouts")
+KINDS = ("alerts", "tests", "dashboards", "runbooks", "rollouts", "autoscaling")
 
 _NAMESPACE = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 # https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set
@@ -84,8 +85,8 @@ def _labels(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> di
     required=True,
     metavar="DIR",
     type=click.Path(path_type=Path),
-    help="Folder for alerts/, dashboards/, rollouts/, runbooks/ and mkdocs.yml; - prints the YAML "
-    "of --only alerts or tests, one document per file.",
+    help="Folder for alerts/, autoscaling/, dashboards/, rollouts/, runbooks/ and mkdocs.yml; - "
+    "prints the YAML of --only alerts or tests, one document per file.",
 )
 @click.option(
     "--only",
@@ -158,7 +159,7 @@ def generate(
     quiet: bool,
     **of_dashboards: Any,
 ) -> None:
-    """Generate Prometheus rules, Grafana dashboards, runbooks and rollout gates from SLO files.
+    """Generate rules, dashboards, runbooks, rollout gates and autoscaling from SLO files.
 
     A FILE may be a folder, whose YAML, JSON and Jsonnet files are read, or - for standard input.
 
@@ -195,6 +196,8 @@ def generate(
     wanted = {path: text for each in plans for path, text in _files(each, kinds, of_kinds)}
     if "rollouts" in kinds:
         wanted.update(_rollout_files(plans, options))
+    if "autoscaling" in kinds:
+        wanted.update(_autoscaling_files(plans, options))
     if "runbooks" in kinds:
         wanted = _with_site(folder, plans, wanted)
     if mixin:
@@ -217,7 +220,7 @@ def _files(
 ) -> Iterator[tuple[str, str]]:
     about = {"source": _source(plan.service.file), "version": version("tokenslo")}
     for kind in kinds:
-        if kind == "rollouts":
+        if kind in ("rollouts", "autoscaling"):
             continue  # only with the rules that they read
         more = {"options": options[kind]} if kind in options else {}
         yield from _generator(kind)(plan, **about, **more).items()
@@ -248,6 +251,20 @@ def _rollout_files(plans: Iterable[Plan], options: Options) -> Iterator[tuple[st
         for form in options.formats:
             groups = gates.groups(each)
             yield from group_files(form, each, ROLLOUT, groups, options, **about)
+
+
+def _autoscaling_files(plans: Iterable[Plan], options: Options) -> Iterator[tuple[str, str]]:
+    """Yield the objects of scalers, and the rules that record what an autoscaler reads."""
+    import autoscaling
+
+    for each in plans:
+        about = {"source": _source(each.service.file), "version": version("tokenslo")}
+        namespace, labels = options.namespace, options.labels
+        objects = autoscaling.files(each, namespace=namespace, labels=labels, **about)
+        yield from objects.items()
+        for form in options.formats:
+            groups = autoscaling.groups(each, namespace)
+            yield from group_files(form, each, AUTOSCALING, groups, options, **about)
 
 
 def _with_site(folder: Path, plans: Iterable[Plan], wanted: Mapping[str, str]) -> dict[str, str]:
@@ -316,6 +333,11 @@ def _generated_patterns(
         import gates
 
         for pattern in (*gates.patterns(service), *optional(service, formats, ROLLOUT)):
+            yield pattern, HEADER
+    if "autoscaling" in kinds:
+        import autoscaling
+
+        for pattern in (*autoscaling.patterns(service), *optional(service, formats, AUTOSCALING)):
             yield pattern, HEADER
 
 

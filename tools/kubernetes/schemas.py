@@ -1,8 +1,8 @@
 """``python -m tools.kubernetes.schemas FILE…``: print the strict JSON Schema of a release.
 
 ``FILE`` is ``api/openapi-spec/swagger.json`` of Kubernetes, or several are the custom resource
-definitions of Prometheus Operator, or of Argo Rollouts and Flagger.  The schema has only the kinds
-that ``deploy/`` uses, without descriptions, and refuses unknown fields.
+definitions of Prometheus Operator, of Argo Rollouts and Flagger, or of KEDA.  The schema has only
+the kinds that ``deploy/`` and ``generate`` use, without descriptions, and refuses unknown fields.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import yaml
 KINDS = (
     "io.k8s.api.apps.v1.Deployment",
     "io.k8s.api.apps.v1.StatefulSet",
+    "io.k8s.api.autoscaling.v2.HorizontalPodAutoscaler",
     "io.k8s.api.core.v1.ConfigMap",
     "io.k8s.api.core.v1.Service",
     "io.k8s.api.networking.v1.NetworkPolicy",
@@ -33,6 +34,8 @@ LICENCES = {
     "argoproj.io": "Field names and types of Argo Rollouts 1.10.0-rc1, from the custom resource "
     "definitions of https://github.com/argoproj/argo-rollouts, Copyright The Argo Authors, "
     "Apache-2.0.",
+    "keda.sh": "Field names and types of KEDA 2.20.2, from the custom resource definitions of "
+    "https://github.com/kedacore/keda, Copyright The KEDA Authors, Apache-2.0.",
     "flagger.app": "Field names and types of Flagger 1.44.0, from the custom resource definitions "
     "of https://github.com/fluxcd/flagger, Copyright The Flux Authors, Apache-2.0.",
 }

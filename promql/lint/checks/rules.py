@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 
 from promql.lint.checks.units import quantity
 from promql.lint.context import COUNTER_FUNCTIONS, RATIO, LintContext, calls, constant
@@ -304,7 +305,7 @@ def _availability(query: LocatedQuery, root: Expr) -> Iterator[Hit]:
         over_time = isinstance(node, Call) and node.function in _OVER_TIME
         share = isinstance(node, Binary) and node.op == "/"
         average = isinstance(node, Aggregate) and node.op == "avg"
-        if (over_time or share or average) and any(each.name == "up" for each in selectors(node)):
+        if (over_time or share or average) and _takes_up(node):
             yield Hit(
                 "TL034",
                 node,
@@ -313,6 +314,20 @@ def _availability(query: LocatedQuery, root: Expr) -> Iterator[Hit]:
                 "count requests: good ones divided by all",
             )
             return
+
+
+def _takes_up(root: Expr) -> bool:
+    """Whether the values of ``up`` count, and not only the existence of its series."""
+    return any(
+        isinstance(node, Vector)
+        and node.name == "up"
+        and not any(_only_selects(outer, inner) for outer, inner in pairwise((*around, node)))
+        for node, around in walk(root)
+    )
+
+
+def _only_selects(outer: Expr, inner: Expr) -> bool:
+    return isinstance(outer, Binary) and outer.op in ("and", "unless") and outer.right is inner
 
 
 def _is_one(node: Expr) -> bool:
