@@ -48,7 +48,7 @@ def waiting_demand(scope: Scope, per_replica: int) -> Expr:
     """Add a replica for every ``per_replica`` waiting sequences; none if no sequence waits."""
     gauge = scope.gauge("sequences_waiting")
     smooth = call("avg_over_time", replace(gauge, window=_SMOOTHING))
-    waiting = aggregate("sum", smooth, _TARGET)
+    waiting = _measured(aggregate("sum", smooth, _TARGET))
     mean = aggregate("avg", waiting)
     more = number(1) + mean / number(per_replica)
     some = Binary(mean, ">", number(0), bool_=True)
@@ -58,7 +58,7 @@ def waiting_demand(scope: Scope, per_replica: int) -> Expr:
 def kv_cache_demand(scope: Scope, share: Decimal) -> Expr:
     """Return the replicas that hold the used KV cache at this share of theirs."""
     used = usage_ratio("kv_headroom", (*equal(scope.selector), *scope.also))
-    fullest = aggregate("max", used, _TARGET)
+    fullest = _measured(aggregate("max", used, _TARGET))
     mean = aggregate("sum", fullest) / aggregate("count", fullest)
     return mean * _servers(scope, fullest) / number(share)
 
@@ -66,7 +66,8 @@ def kv_cache_demand(scope: Scope, share: Decimal) -> Expr:
 def tokens_demand(scope: Scope, per_replica: int) -> Expr:
     """Return the replicas that hold the tokens in the KV cache, ``per_replica`` each."""
     blocks, size = scope.gauge("kv_blocks_used"), scope.gauge("kv_block_tokens")
-    tokens = aggregate("sum", Binary(blocks, "*", size, matching=ignoring("state")), _TARGET)
+    held = Binary(blocks, "*", size, matching=ignoring("state"))
+    tokens = _measured(aggregate("sum", held, _TARGET))
     return aggregate("avg", tokens) * _servers(scope, tokens) / number(per_replica)
 
 
@@ -80,7 +81,7 @@ def goodput_demand(scope: Scope, objective: Objective, service: str, least_bad: 
     late = (*of, Matcher("result", "=", "bad"), Matcher("clause", "!=", OUTCOME_CLAUSE))
     seconds = parse_duration(scope.window)
     bad = scope.rate(metric, *late).compare(">=", number(_rounded(least_bad / seconds)))
-    total = scope.rate(metric, *of, among("result", RESULTS))
+    total = _measured(scope.rate(metric, *of, among("result", RESULTS)))
     burn = bad / total / number(1 - objective.target)
     bounded = call("clamp_max", burn, number(MOST_BURN)).or_(total * number(0))
     return bounded * _servers(scope, aggregate("group", scope.series(_MODELS), _TARGET))
@@ -103,6 +104,11 @@ def no_replicas(scope: Scope, workload: str, namespace: str) -> Expr:
 
 def _rounded(per_second: Decimal) -> Decimal:
     return per_second.quantize(Decimal("0.0001"))
+
+
+def _measured(amount: Expr) -> Expr:
+    """Leave out NaN: it is no measurement, and scalers read it in different ways."""
+    return amount.compare(">=", number(0))
 
 
 def _servers(scope: Scope, by_server: Expr) -> Expr:

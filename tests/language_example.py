@@ -80,6 +80,17 @@ objectives:
   - name: share
     indicator: {ratio: 'shop:errors:ratio', weight: 'sum(rate(x_total[{window}]))'}
     target: 99%
+autoscaling:
+  workload: StatefulSet/chat
+  min_replicas: 0
+  max_replicas: 9
+  waiting: 4
+  kv_cache: 70%
+  tokens_in_flight: 50000
+  goodput: good
+  stream_p99: 4m
+  wake: sum(gateway_queue_size)
+  prometheus: http://prometheus:9090
 """
 
 LEVELS = """\

@@ -35,7 +35,7 @@ Commands:
   explain        Explain error budgets, and when each alert fires.
   exporter       Run the sidecar.
   gate           Promote or abort a canary, or hold it.
-  generate       Generate rules, dashboards, runbooks and rollout gates.
+  generate       Generate rules, dashboards, runbooks, gates and autoscaling.
   init           Write an initial SLO file from a live server.
   lint           Check the queries of dashboards and rule files.
   load           Run a controlled load test of an LLM server.

@@ -52,6 +52,6 @@ def test_a_page_shows_usage_options_and_their_meaning() -> None:
     words = " ".join(shown.split())
     assert "tokenslo generate [OPTIONS] FILE..." in words
     assert (
-        "-o, --output DIR Folder for alerts/, dashboards/, rollouts/, runbooks/ and mkdocs.yml"
-        in words
+        "-o, --output DIR Folder for alerts/, autoscaling/, dashboards/, rollouts/, runbooks/ and "
+        "mkdocs.yml" in words
     )

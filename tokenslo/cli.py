@@ -55,7 +55,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     ),
     "generate": (
         "tokenslo.commands.generate:generate",
-        "Generate rules, dashboards, runbooks and rollout gates.",
+        "Generate rules, dashboards, runbooks, gates and autoscaling.",
     ),
     "init": (
         "tokenslo.commands.init:init",

@@ -18,6 +18,7 @@ from promql.lint.findings import CHECKS
 from slos.burn import pairs
 from slos.causes import CAUSE_ALERTS
 from slos.fields.alerting import ALERTING, TIER
+from slos.fields.autoscaling import AUTOSCALING
 from slos.fields.budget_policy import STEP
 from slos.fields.objective import CLAUSE, OBJECTIVE
 from slos.fields.rollout import ROLLOUT
@@ -127,6 +128,11 @@ _DEFAULTS: Mapping[str, str] = {
     "rollout.warm_up": "`2m`",
     "rollout.objectives": "all that count events",
     "rollout.guards": "all",
+    "autoscaling.min_replicas": "`1`",
+    "autoscaling.waiting": "`8`",
+    "autoscaling.kv_cache": "`80%`",
+    "autoscaling.goodput": "the first goodput objective",
+    "autoscaling.stream_p99": "the longest `e2e` threshold, or 10m",
     "alerting.causes": "see [Causes](rules.md#causes)",
 }
 """Defaults of optional keys; a key without one is empty by default."""
@@ -326,6 +332,7 @@ GENERATED: Mapping[str, Callable[[], str]] = {
     "tier-keys": _keys("alerting.page.", TIER),
     "step-keys": _keys("budget_policy.", STEP),
     "rollout-keys": _keys("rollout.", ROLLOUT),
+    "autoscaling-keys": _keys("autoscaling.", AUTOSCALING),
     "gate-samples": _gate_samples,
     "indicators": _indicators,
     "windows": _windows,
