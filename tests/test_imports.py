@@ -23,13 +23,14 @@ MAY_IMPORT = {
     "diagnosis": {"runbooks", "slos", "promql"},
     "gates": {"slos", "promql"},
     "autoscaling": {"slos", "promql"},
-    "exporter": {"slos", "promql"},
+    "config_checks": {"slos", "promql", "documents"},
+    "exporter": {"config_checks", "slos", "promql"},
     "loadtest": {"slos", "promql"},
     "top": {"exporter", "slos", "promql"},
     "usage": {"slos", "promql"},
     "tokenslo": {
         *("exporter", "alerts", "dashboards", "runbooks", "diagnosis", "top", "slos", "promql"),
-        *("autoscaling", "gates", "loadtest", "usage"),
+        *("autoscaling", "config_checks", "gates", "loadtest", "usage"),
     },
 }
 ALSO = {"tokenslo/commands/demo.py": {"lab"}}

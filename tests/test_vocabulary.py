@@ -24,6 +24,7 @@ FOLDERS = (
     "alerts",
     "autoscaling",
     "bench",
+    "config_checks",
     "dashboards",
     "diagnosis",
     "gates",

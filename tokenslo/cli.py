@@ -21,6 +21,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "tokenslo.commands.backtest:backtest_",
         "Backtest alerts against Prometheus history.",
     ),
+    "check-config": (
+        "tokenslo.commands.check_config:check_config",
+        "Check the configuration of LLM servers.",
+    ),
     "completion": (
         "tokenslo.commands.completion:completion",
         "Print the completion script of a shell.",

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from config_checks.table import CHECKS as CONFIG_CHECKS
 from dashboards import GeneratedDashboard, build
 from exporter.settings import OPTIONS, SOURCES
 from gates.criteria import FALSE_PROMOTION, LOOKS
@@ -252,6 +253,23 @@ def _causes() -> str:
 # Lint
 
 
+def _config_checks() -> str:
+    rows = (
+        (
+            id_,
+            check.name,
+            check.severity,
+            check.finds,
+            ", ".join(f"`{indicator}`" for indicator in check.indicators),
+            check.costs,
+            check.fix,
+        )
+        for id_, check in CONFIG_CHECKS.items()
+    )
+    head = ("id", "name", "severity", "finds", "threatens", "costs", "fix")
+    return _table(head, rows)
+
+
 def _checks() -> str:
     rows = ((id_, check.name, check.severity, check.summary) for id_, check in CHECKS.items())
     return _table(("id", "name", "severity", "finds"), rows)
@@ -338,6 +356,7 @@ GENERATED: Mapping[str, Callable[[], str]] = {
     "windows": _windows,
     "causes": _causes,
     "checks": _checks,
+    "config-checks": _config_checks,
     "dashboards": _dashboards,
     "dashboard-panels": _dashboard_panels,
     "sidecar-series": _sidecar_series,

@@ -1,0 +1,1 @@
+"""Check the configuration of LLM servers: Triton repositories, LLM options, Kubernetes objects."""

@@ -1,0 +1,1 @@
+"""The checks: one pure function each, over a parsed configuration."""

@@ -1,0 +1,98 @@
+"""Checks of start commands, probes, grace periods and gateways."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from config_checks.configuration import Configuration
+from config_checks.findings import ConfigFault, Unseen
+from config_checks.setting import Setting
+
+DEFAULT_GRACE = 30.0
+"""Seconds of ``terminationGracePeriodSeconds`` and of Triton's ``--exit-timeout-secs``."""
+_FALSE = ("false", "0", "no", "off")
+
+
+def metrics_off(config: Configuration) -> Iterator[ConfigFault | Unseen]:
+    """Find flags that switch metrics off, and the histogram that an objective needs."""
+    for container in config.containers:
+        if not container.words:
+            yield Unseen(f"{container.container.file} has no start command")
+            continue
+        for value, where in container.flags("allow-metrics"):
+            if value.lower() in _FALSE:
+                yield ConfigFault(where, f"--allow-metrics={value}")
+        settings = container.flags("metrics-config")
+        for value, where in settings:
+            if value.replace(" ", "").lower() in [f"counter_latencies={no}" for no in _FALSE]:
+                yield ConfigFault(
+                    where, f"--metrics-config {value} freezes all request counters at 0"
+                )
+        histogram = any(value.startswith("histogram_latencies=") for value, _ in settings)
+        if container.is_triton and not histogram and config.objectives(("ttft",)):
+            evidence = "--metrics-config histogram_latencies=true is missing"
+            yield ConfigFault(container.words[0][1], evidence, "warning")
+
+
+def no_startup_probe(config: Configuration) -> Iterator[ConfigFault]:
+    """Find a liveness probe that runs while the engine loads."""
+    for container in config.containers:
+        liveness = container.container.get("livenessProbe")
+        if liveness is None or liveness.node.entries is None:
+            continue
+        startup = container.container.get("startupProbe")
+        if startup is None or not startup.node.entries:
+            yield ConfigFault(
+                liveness, f"livenessProbe without startupProbe: killed {_patience(liveness)}"
+            )
+
+
+def _patience(probe: Setting) -> str:
+    """Return when the kubelet restarts a container that does not answer."""
+    numbers = {"initialDelaySeconds": 0.0, "periodSeconds": 10.0, "failureThreshold": 3.0}
+    for key in numbers:
+        setting = probe.get(key)
+        if setting is not None and setting.number is not None:
+            numbers[key] = setting.number
+    delay, period, failures = numbers.values()
+    return f"after {delay + period * failures:g} s of loading"
+
+
+def short_grace_period(config: Configuration) -> Iterator[ConfigFault]:
+    """Find grace periods that end before the longest answer."""
+    answer = config.longest_answer
+    if answer is None:
+        return
+    for container in config.containers:
+        grace = container.pod.get("terminationGracePeriodSeconds")
+        if grace is None:
+            grace = next(_found(container.pod, "terminationGracePeriodSeconds"), None)
+        seconds = DEFAULT_GRACE if grace is None or grace.number is None else grace.number
+        if seconds < answer.seconds:
+            state = f"{seconds:g} s" + (" (default)" if grace is None else "")
+            evidence = f"terminationGracePeriodSeconds is {state}, the longest answer {answer}"
+            yield ConfigFault(grace or container.container, evidence)
+        if not container.is_triton:
+            continue
+        flags = container.flags("exit-timeout-secs")
+        value, where = flags[-1] if flags else ("", container.words[0][1])
+        timeout = float(value) if value.isdecimal() else DEFAULT_GRACE
+        if timeout < answer.seconds:
+            state = f"{timeout:g} s" + ("" if flags else " (default)")
+            yield ConfigFault(where, f"--exit-timeout-secs is {state}, the longest answer {answer}")
+
+
+def _found(root: Setting, key: str) -> Iterator[Setting]:
+    for part in root.walk():
+        yield from part.each(key)
+
+
+def short_gateway_timeout(config: Configuration) -> Iterator[ConfigFault]:
+    """Find total time limits of gateways that end before the longest answer."""
+    answer = config.longest_answer
+    if answer is None:
+        return
+    for route in config.routes:
+        if 0 < route.seconds < answer.seconds:
+            evidence = f"{route.kind}: {route.seconds:g} s in total, the longest answer {answer}"
+            yield ConfigFault(route.setting, evidence)

@@ -1,0 +1,91 @@
+"""Checks of what clients receive: templates, decoupled responses, detokenization, warm-up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from config_checks.configuration import Configuration
+from config_checks.findings import ConfigFault, Unseen
+from config_checks.triton_model import TritonModel
+
+_SHOWN = 4
+
+
+def unfilled_template(config: Configuration) -> Iterator[ConfigFault]:
+    """Find ``${…}`` that was not filled in, once per file."""
+    for model in config.models:
+        found = [(one, name) for one in model.config.walk() for name in one.templates]
+        if found:
+            names = list(dict.fromkeys(name for _, name in found))
+            more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+            yield ConfigFault(found[0][0], f"{', '.join(names[:_SHOWN])}{more} not filled in")
+
+
+def _path_of_tokens(config: Configuration) -> Iterator[TritonModel]:
+    """Yield the models that pass tokens on, one by one."""
+    yield from (model for model in config.models if model.is_engine or model.is_bls)
+
+
+def not_decoupled(config: Configuration) -> Iterator[ConfigFault]:
+    """Find models that cannot stream although objectives need streams."""
+    if not config.streaming_expected:
+        return
+    assumed = "" if config.services else " (no SLO file given: streaming is assumed)"
+    severity = None if config.services else "warning"
+    for model in _path_of_tokens(config):
+        setting = model.decoupled
+        if setting is not None and setting.templates:
+            continue  # TC001
+        if setting is None or not setting.true:
+            state = "not set, so false" if setting is None else setting.text
+            evidence = f"decoupled of {model.name} is {state}{assumed}"
+            yield ConfigFault(setting or model.config, evidence, severity)  # type: ignore[arg-type]
+
+
+def decoupled_differs(config: Configuration) -> Iterator[ConfigFault]:
+    """Find a path of models of which only some are decoupled."""
+    path = [*_path_of_tokens(config)]
+    # Triton derives that of an ensemble from its steps, unless its file states it.
+    path += [
+        m for m in config.models if m.backend == "ensemble" and m.decoupled and m.decoupled.line
+    ]
+    stated = [m for m in path if m.decoupled is None or not m.decoupled.templates]
+    states = {m.name: m.decoupled is not None and m.decoupled.true for m in stated}
+    if len(set(states.values())) == 2:
+        streams = ", ".join(sorted(name for name, state in states.items() if state))
+        for model in stated:
+            if not states[model.name]:
+                evidence = f"decoupled is true in {streams}, and false in {model.name}"
+                yield ConfigFault(model.decoupled or model.config, evidence)
+
+
+def no_accumulated_tokens(config: Configuration) -> Iterator[ConfigFault]:
+    """Find streams that are detokenized one token at a time."""
+    for model in config.models:
+        if model.is_bls and model.decoupled is not None and model.decoupled.true:
+            setting = model.parameter("accumulate_tokens")
+            if setting is None or not (setting.templates or setting.true):
+                state = "not set, so false" if setting is None else setting.text or "empty"
+                where = setting or model.config
+                yield ConfigFault(where, f"accumulate_tokens of {model.name} is {state}")
+
+
+def no_warmup(config: Configuration) -> Iterator[ConfigFault]:
+    """Find engines without warm-up, and ensembles with one."""
+    for model in config.models:
+        warmup = model.config.each("model_warmup")
+        if model.backend == "ensemble" and warmup:
+            yield ConfigFault(warmup[0], f"model_warmup on the ensemble {model.name}", "error")
+        elif model.is_engine and not warmup:
+            yield ConfigFault(model.config, f"{model.name} has no model_warmup")
+
+
+def few_postprocess_workers(config: Configuration) -> Iterator[ConfigFault | Unseen]:
+    """Find trtllm-serve with detokenization in the server's own process."""
+    if not config.options:
+        yield Unseen("the option belongs to trtllm-serve, and none of its option files was given")
+    for options in config.options:
+        setting = options.get("num_postprocess_workers")
+        if setting is None or setting.number == 0:
+            state = "not set, so 0" if setting is None else "0"
+            yield ConfigFault(setting or options, f"num_postprocess_workers is {state}")
