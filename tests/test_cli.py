@@ -27,6 +27,7 @@ Options:
 
 Commands:
   backtest       Backtest alerts against Prometheus history.
+  check-config   Check the configuration of LLM servers.
   completion     Print the completion script of a shell.
   convert        Convert Sloth, OpenSLO and Pyrra files.
   demo           Run the demo: a real Triton with a simulated engine.
