@@ -242,9 +242,14 @@ def _topology(file: str, found: _Collected) -> GpuTopology | None:
         return None
 
 
-def served_model(url: str, name: str, document: object) -> TritonModel:
-    """Return a model from the response of ``GET /v2/models/NAME/config``."""
-    root = compose_json(json.dumps(document), _OPTIONS)
+def served_model(url: str, name: str, document: object) -> TritonModel | None:
+    """Return a model from the response of ``GET /v2/models/NAME/config``; None if it is none."""
+    if not isinstance(document, dict):
+        return None
+    try:
+        root = compose_json(json.dumps(document), _OPTIONS)
+    except UnreadableText:
+        return None
     return TritonModel(name, Setting(url, 0, "", _without_lines(root)))
 
 

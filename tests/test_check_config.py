@@ -367,3 +367,25 @@ def test_helm_values_are_read(folder: Path) -> None:
     options = ("--slo", str(folder / "slo.yaml"), "--output-tokens", "4000", "--json")
     found = json.loads(invoke(folder, *options, paths=("values.yaml",)).stdout)["findings"]
     assert [(one["check"], one["line"]) for one in found] == [("TC018", 2), ("TC019", 3)]
+
+
+def test_a_disabled_probe_is_none(folder: Path) -> None:
+    off = "livenessProbe: {enabled: false, periodSeconds: 5}\n"
+    write(folder, {"values.yaml": off})
+    done = invoke(folder, "--json", paths=("values.yaml",))
+    assert json.loads(done.stdout)["findings"] == []
+
+
+def test_routes_without_limit_are_named_as_unchecked(folder: Path) -> None:
+    route = FILES[DEPLOY].split("---\n")[1].replace("timeouts: {request: 5m}", "name: a")
+    write(folder, {"route.yaml": route})
+    slo = ("--slo", str(folder / "slo.yaml"), "--output-tokens", "100")
+    done = invoke(folder, *slo, paths=("route.yaml",))
+    assert "TC020 short-gateway-timeout, because the routes set no limit" in done.stdout
+
+
+def test_files_of_a_chart_with_templates_are_named_as_unchecked(folder: Path) -> None:
+    write(folder, {"repository/chart/templates/a.yaml": "a: {{ .Values.a }}\n  {{- if b }}\n"})
+    done = invoke(folder)
+    assert "templates/a.yaml: not checked" in done.stdout
+    assert done.return_value == 0

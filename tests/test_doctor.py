@@ -24,7 +24,7 @@ from exporter.store.store import Store
 from slos import initial_file
 from slos.errors import InvalidFile
 from slos.signals import SIGNALS
-from tests.fake_triton import FakeTriton, Handler, config, core, fake_triton
+from tests.fake_triton import FakeTriton, Handler, config, core, ensemble, fake_triton
 from tests.service_example import objective, service
 from tests.test_exporter_command import FIRST_RESPONSE, GAUGE, eventually, sidecar
 from tokenslo.cli import main
@@ -209,6 +209,38 @@ async def test_the_exit_code_is_0_if_all_objectives_can_be_measured(tmp_path: Pa
     assert chat["first_response"] is None
     [objective_] = document["objectives"]
     assert (objective_["objective"], objective_["quality"]) == ("first-token", "estimate")
+
+
+async def test_the_configuration_of_triton_is_checked(tmp_path: Path) -> None:
+    slo = tmp_path / "slo.yaml"
+    slo.write_text(SLO.format(threshold="500ms"))
+    policy = {"default_queue_policy": {"max_queue_size": 0, "default_timeout_microseconds": "0"}}
+    model = config(
+        "tensorrtllm",
+        decoupled=False,
+        dynamic_batching={"max_queue_delay_microseconds": "100", **policy},
+        parameters={"gpt_model_path": {"string_value": "${engine_dir}"}},
+    )
+    async with triton(configs={"chat": model}) as fake:
+        _, text, _ = await run(fake.url, "--slo", str(slo), "--json")
+        _, shown, _ = await run(fake.url, "--slo", str(slo))
+        url = fake.url
+    configuration = json.loads(text)["configuration"]
+    found = {one["check"]: one for one in configuration["findings"]}
+    assert {"TC001", "TC002", "TC006", "TC008"} <= set(found)
+    assert found["TC002"]["objectives"] == ["chat/first-token"]
+    assert found["TC002"]["file"] == f"{url}/v2/models/chat/config"
+    assert {"TC012", "TC018", "TC020"} <= {one["check"] for one in configuration["unchecked"]}
+    assert "TC006 queue-delay: max_queue_delay_microseconds of chat is 100" in shown
+    assert "Not visible remotely: " in shown
+
+
+async def test_an_ensemble_that_states_no_policy_is_not_compared() -> None:
+    steps = {"bls": config("tensorrtllm"), "chat": ensemble("bls", decoupled=False)}
+    async with triton(configs=steps) as fake:
+        diagnosis = await diagnose(fake.url)
+    assert diagnosis.configuration is not None
+    assert "TC003" not in {one.check for one in diagnosis.configuration.findings}
 
 
 async def test_unreachable_servers_are_an_error() -> None:

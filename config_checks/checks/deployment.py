@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TypeGuard
 
 from config_checks.configuration import Configuration
 from config_checks.findings import ConfigFault, Unseen
@@ -38,13 +39,20 @@ def no_startup_probe(config: Configuration) -> Iterator[ConfigFault]:
     """Find a liveness probe that runs while the engine loads."""
     for container in config.containers:
         liveness = container.container.get("livenessProbe")
-        if liveness is None or liveness.node.entries is None:
+        if not _is_probe(liveness):
             continue
-        startup = container.container.get("startupProbe")
-        if startup is None or not startup.node.entries:
+        if not _is_probe(container.container.get("startupProbe")):
             yield ConfigFault(
                 liveness, f"livenessProbe without startupProbe: killed {_patience(liveness)}"
             )
+
+
+def _is_probe(setting: Setting | None) -> TypeGuard[Setting]:
+    """Whether a probe is set; charts disable one with ``enabled: false``."""
+    if setting is None or not setting.node.entries:
+        return False
+    enabled = setting.get("enabled")
+    return enabled is None or enabled.true
 
 
 def _patience(probe: Setting) -> str:
@@ -58,7 +66,7 @@ def _patience(probe: Setting) -> str:
     return f"after {delay + period * failures:g} s of loading"
 
 
-def short_grace_period(config: Configuration) -> Iterator[ConfigFault]:
+def short_grace_period(config: Configuration) -> Iterator[ConfigFault | Unseen]:
     """Find grace periods that end before the longest answer."""
     answer = config.longest_answer
     if answer is None:
@@ -72,6 +80,9 @@ def short_grace_period(config: Configuration) -> Iterator[ConfigFault]:
             state = f"{seconds:g} s" + (" (default)" if grace is None else "")
             evidence = f"terminationGracePeriodSeconds is {state}, the longest answer {answer}"
             yield ConfigFault(grace or container.container, evidence)
+        if not container.words:
+            file = container.container.file
+            yield Unseen(f"{file} has no start command: the exit timeout of Triton is not known")
         if not container.is_triton:
             continue
         flags = container.flags("exit-timeout-secs")
@@ -87,11 +98,13 @@ def _found(root: Setting, key: str) -> Iterator[Setting]:
         yield from part.each(key)
 
 
-def short_gateway_timeout(config: Configuration) -> Iterator[ConfigFault]:
+def short_gateway_timeout(config: Configuration) -> Iterator[ConfigFault | Unseen]:
     """Find total time limits of gateways that end before the longest answer."""
     answer = config.longest_answer
     if answer is None:
         return
+    if not config.routes:
+        yield Unseen("the routes set no limit of a whole request: the gateway's default applies")
     for route in config.routes:
         if 0 < route.seconds < answer.seconds:
             evidence = f"{route.kind}: {route.seconds:g} s in total, the longest answer {answer}"

@@ -12,9 +12,10 @@ _SHOWN = 4
 
 
 def unfilled_template(config: Configuration) -> Iterator[ConfigFault]:
-    """Find ``${…}`` that was not filled in, once per file."""
+    """Find ``${…}`` that was not filled in, once per model."""
     for model in config.models:
-        found = [(one, name) for one in model.config.walk() for name in one.templates]
+        parts = (*model.config.walk(), *(model.options.walk() if model.options else ()))
+        found = [(one, name) for one in parts for name in one.templates]
         if found:
             names = list(dict.fromkeys(name for _, name in found))
             more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""

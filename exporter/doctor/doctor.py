@@ -16,6 +16,9 @@ from textwrap import wrap
 from time import monotonic
 from urllib.parse import urlsplit
 
+from config_checks.findings import ConfigReport
+from config_checks.rendering import finding_json, unchecked_json
+from exporter.doctor.config_findings import check_served, configuration_rows
 from exporter.doctor.server_config import FLAG, first_response_settings
 from exporter.doctor.sidecar_client import read_sidecar
 from exporter.methods import METHODS
@@ -51,6 +54,7 @@ class DoctorReport:
     """The result of a diagnosis; ``settings`` are the sidecar's required settings, by name.
 
     ``measurements`` count since the servers started, the view since the first scrape.
+    ``configuration`` is that of Triton's models, None without a Triton.
     """
 
     version: str
@@ -60,6 +64,7 @@ class DoctorReport:
     objectives: tuple[ObjectiveState, ...]
     first_response: Mapping[str, str]
     measurements: tuple[Measurement, ...] = ()
+    configuration: ConfigReport | None = None
 
     @property
     def complete(self) -> bool:
@@ -92,6 +97,7 @@ async def diagnose(
     view, measurements = View((), (), (), {}), tuple[Measurement, ...]()
     if given:
         view, measurements = await _view(load_settings({**options, **given}, {}), services)
+    configuration = await _configuration(servers, urls, services, limits)
     objectives = evaluate(services, view)
     if TAP in settings and not given:
         objectives = tuple(_by_a_tap(state, settings[TAP]) for state in objectives)
@@ -103,7 +109,20 @@ async def diagnose(
         objectives,
         _first_response(view, services),
         measurements,
+        configuration,
     )
+
+
+async def _configuration(
+    servers: Sequence[DetectedServer],
+    urls: Sequence[str],
+    services: Sequence[Service],
+    limits: FetchLimits,
+) -> ConfigReport | None:
+    for server, url in zip(servers, urls, strict=True):
+        if server.setting == "triton":
+            return await check_served(base(url), services, limits)
+    return None
 
 
 def _settings(servers: Sequence[DetectedServer], urls: Sequence[str]) -> dict[str, str]:
@@ -206,6 +225,10 @@ def as_json(diagnosis: DoctorReport) -> str:
           first_response          flags and config.pbtxt for Triton, or null
         objectives[]              file, service, objective, indicator, good, target, model, version,
                                   quality, note, fix
+        configuration           of Triton, or null
+          findings[]            check, name, severity, file, line, path, evidence, indicators,
+                                  objectives, costs, fix
+          unchecked[]           check, name, reason
     """
     document = {
         "tokenslo": diagnosis.version,
@@ -224,8 +247,16 @@ def as_json(diagnosis: DoctorReport) -> str:
         "objectives": [
             asdict(state) | {"target": state.target_text} for state in diagnosis.objectives
         ],
+        "configuration": _configuration_json(diagnosis.configuration),
     }
     return json.dumps(document, indent=2) + "\n"
+
+
+def _configuration_json(report: ConfigReport | None) -> dict[str, object] | None:
+    if report is None:
+        return None
+    findings = [finding_json(each) for each in report.findings]
+    return {"findings": findings, "unchecked": unchecked_json(report)}
 
 
 def _signal(state: SignalState) -> dict[str, str]:
@@ -262,6 +293,9 @@ def as_text(diagnosis: DoctorReport) -> str:
         rows = [(SIGNALS[key].title, _tap_quality(key)) for key in SIGNALS if _tap_quality(key)]
         blocks += [_titled("What a tap measures on the streams", _table(rows))]
     blocks += [_titled("Objectives", _objectives(diagnosis.objectives))]
+    if diagnosis.configuration is not None:
+        rows = configuration_rows(diagnosis.configuration)
+        blocks += [_titled("Configuration", _table(rows))]
     flags = " ".join(f"--{name} {url}" for name, url in diagnosis.settings.items())
     if flags:
         blocks += [["To measure this, run", f"  tokenslo exporter {flags}"]]

@@ -37,9 +37,9 @@ def doctor(
     """Report which signals live servers provide, at what quality, and how to get the others.
 
     Each URL is that of a Triton (its HTTP API or its metrics), a trtllm-serve, a vLLM or another
-    OpenAI-compatible server; or the one URL is that of a tokenslo exporter. The servers are only
-    read. The exit code is 1 if an objective of an SLO file cannot be measured, and 2 if no server
-    answers.
+    OpenAI-compatible server; or the one URL is that of a tokenslo exporter. The configurations of
+    Triton's models are checked as in check-config. The servers are only read. The exit code is 1 if
+    an objective of an SLO file cannot be measured, and 2 if no server answers.
     """
     options = {"model": model, "timeout": [timeout]}
     services = load_all(slo, libraries)
