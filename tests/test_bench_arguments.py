@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from bench import (
+    autoscaling,
     command_growth,
     evaluation,
     fleet,
@@ -41,6 +42,7 @@ from bench import (
             "top",
             "unknown command top; choose from generate, explain, lint, backtest",
         ),
+        (autoscaling.main, "0", "HOURS is '0', not an integer of at least 1"),
         (gates.main, "0", "CANARIES is '0', not an integer of at least 1"),
         (growth.main, "many", "unknown table many; choose from models, streams, tokens, series"),
     ],

@@ -260,6 +260,7 @@ def test_every_check_has_test_cases() -> None:
         "TL041",
         "TL042",
         "TL043",
+        *(f"TL05{number}" for number in range(1, 7)),
     }
     assert WRONG.keys() | of_others == CHECKS.keys()
 
@@ -441,10 +442,15 @@ def test_scaler_queries_with_several_series_are_found(
         kind: ScaledObject
         metadata: {{name: s}}
         spec:
+          fallback: {{failureThreshold: 3, replicas: 1}}
+          advanced:
+            horizontalPodAutoscalerConfig:
+              behavior: {{scaleDown: {{stabilizationWindowSeconds: 600}}}}
           triggers:
             - type: cpu
             - type: prometheus
               metadata:
+                ignoreNullValues: "false"
                 query: |
                   {query}
     """

@@ -23,12 +23,17 @@ def average_by_rule(query: str) -> str:
 
 
 def scaler(query: str) -> str:
-    trigger = {"type": "prometheus", "metadata": {"query": query, "threshold": "5"}}
+    metadata = {"query": query, "threshold": "5", "ignoreNullValues": "false"}
+    behavior = {"scaleDown": {"stabilizationWindowSeconds": 600}}
     scaled = {
         "apiVersion": "keda.sh/v1alpha1",
         "kind": "ScaledObject",
         "metadata": {"name": "vllm"},
-        "spec": {"triggers": [trigger]},
+        "spec": {
+            "triggers": [{"type": "prometheus", "metadata": metadata}],
+            "fallback": {"failureThreshold": 3, "replicas": 1},
+            "advanced": {"horizontalPodAutoscalerConfig": {"behavior": behavior}},
+        },
     }
     return yaml.safe_dump(scaled)
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from promql.lint.located_text import LocatedText
 from promql.lint.queries import Path
 from promql.tree import Expr
 
@@ -70,6 +71,16 @@ CHECKS: Mapping[str, LintCheck] = {
     "TL043": LintCheck(
         "other-latency", "warning", "a mean per request labelled as inter-token latency"
     ),
+    "TL051": LintCheck("null-as-zero", "warning", "a scaler that reads a missing result as 0"),
+    "TL052": LintCheck("no-fallback", "warning", "a scaler without replicas to keep on errors"),
+    "TL053": LintCheck("queue-ratio", "warning", "scaling on queue time / compute time"),
+    "TL054": LintCheck("utilization-scaling", "warning", "scaling on GPU utilization"),
+    "TL055": LintCheck(
+        "unselective-rule", "error", "an adapter's rule that ignores the requested object"
+    ),
+    "TL056": LintCheck(
+        "unprotected-streams", "warning", "scale-down without a window for open streams"
+    ),
 }
 
 
@@ -82,6 +93,18 @@ class Hit:
 
     check: str
     part: Expr | None
+    why: str
+    fix: str
+    severity: Severity | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ScalerHit:
+    """A defect of a scaler's settings: check, the name in question and its path, reason and fix."""
+
+    check: str
+    name: LocatedText
+    path: Path
     why: str
     fix: str
     severity: Severity | None = None

@@ -8,11 +8,22 @@ from pathlib import Path
 
 from promql.lexer import InvalidPromQL, PromQLTooLarge, has_variable
 from promql.lint.catalogue import Catalogue
-from promql.lint.checks import aggregations, dashboards, matching, names, rates, rules, units
+from promql.lint.checks import (
+    aggregations,
+    dashboards,
+    matching,
+    names,
+    rates,
+    rules,
+    scalers,
+    units,
+)
 from promql.lint.context import DEFAULT_INTERVAL, LintContext
-from promql.lint.findings import CHECKS, Finding, Hit
+from promql.lint.findings import CHECKS, Finding, Hit, ScalerHit
 from promql.lint.located_text import STANDARD_INPUT, NoQueries, UnreadableFile, files_below, read
 from promql.lint.queries import LocatedQuery, find_queries
+from promql.lint.queries import Path as KeyPath
+from promql.lint.scalers import Scaler
 from promql.parse import parse
 from promql.tree import Expr
 from promql.types import check as type_of
@@ -24,6 +35,7 @@ _CHECKS: tuple[Callable[[LocatedQuery, Expr, LintContext], Iterator[Hit]], ...] 
     rules.check,
     matching.check,
     units.check,
+    scalers.check,
 )
 _MAX_PART = 200
 _NO_QUERY = UnreadableFile(
@@ -44,6 +56,16 @@ class Report:
     queries: int
 
 
+@dataclass(frozen=True, slots=True)
+class _LocatedScaler:
+    """A scaler with its file, the number of queries before it, and the path of its manifest."""
+
+    file: str
+    before: int
+    path: KeyPath
+    scaler: Scaler
+
+
 def lint(
     files: Iterable[str],
     known: Catalogue,
@@ -58,7 +80,7 @@ def lint(
     for (None: any).  ``scrape_interval`` is in seconds; the default is the shortest one in the
     scrape configurations among the files.  ``disabled`` are identifiers of checks.
     """
-    queries, notes, unreadable, intervals = _collect(files)
+    queries, notes, unreadable, intervals, found_scalers = _collect(files)
     interval = scrape_interval or min(intervals, default=None)
     hits: list[tuple[LocatedQuery, Hit]] = []
     parsed: list[tuple[LocatedQuery, Expr]] = []
@@ -94,8 +116,14 @@ def lint(
     for board in boards.values():
         hits += dashboards.check(board, context)
     order = {id(query): index for index, query in enumerate(queries)}
-    findings = (
+    findings = [
         (order[id(query)], _finding(query, hit)) for query, hit in hits if hit.check not in disabled
+    ]
+    findings += (
+        (each.before, _scaler_finding(each, hit))
+        for each in found_scalers
+        for hit in scalers.check_scaler(each.scaler)
+        if hit.check not in disabled
     )
     ordered = sorted(findings, key=lambda pair: (pair[0], pair[1].check))
     # A query may contain the same selector several times.
@@ -105,8 +133,14 @@ def lint(
 
 def _collect(
     files: Iterable[str],
-) -> tuple[list[LocatedQuery], list[str], list[tuple[str, UnreadableFile]], list[float]]:
-    """Return queries, notes, unreadable files and scrape intervals of files and folders.
+) -> tuple[
+    list[LocatedQuery],
+    list[str],
+    list[tuple[str, UnreadableFile]],
+    list[float],
+    list[_LocatedScaler],
+]:
+    """Return queries, notes, unreadable files, scrape intervals and scalers of files and folders.
 
     The intervals include those of a prometheus.yml in the folder of a file.
     """
@@ -114,9 +148,10 @@ def _collect(
     intervals: list[float] = []
     notes: list[str] = []
     unreadable: list[tuple[str, UnreadableFile]] = []
+    found_scalers: list[_LocatedScaler] = []
     for file in files:
         folder = Path(file).is_dir()
-        skipped, read_before = 0, len(queries)
+        skipped, read_before = 0, (len(queries), len(found_scalers))
         for each in map(str, files_below(Path(file))) if folder else (file,):
             name = _printable("<stdin>" if each == STANDARD_INPUT else each)
             try:
@@ -128,16 +163,19 @@ def _collect(
             except UnreadableFile as problem:
                 unreadable.append((name, problem))
             else:
+                found_scalers += (
+                    _LocatedScaler(name, len(queries), path, one) for path, one in found.scalers
+                )
                 queries += found.queries
                 notes += found.notes
                 intervals += found.intervals
         intervals += _neighbour_intervals(Path(file))
-        if folder and len(queries) == read_before:
+        if folder and (len(queries), len(found_scalers)) == read_before:
             unreadable.append((_printable(file), _NO_QUERY))
         elif folder and skipped:
             many = f"{skipped} file{'s' * (skipped > 1)}"
             notes.append(f"{_printable(file)}: {many} without dashboards or rules skipped")
-    return queries, notes, unreadable, intervals
+    return queries, notes, unreadable, intervals, found_scalers
 
 
 def _neighbour_intervals(file: Path) -> list[float]:
@@ -203,6 +241,20 @@ def _finding(query: LocatedQuery, hit: Hit) -> Finding:
         hit.check,
         hit.severity or CHECKS[hit.check].severity,
         part if len(part) <= _MAX_PART else f"{part[:_MAX_PART]}…",
+        _printable(hit.why),
+        _printable(hit.fix),
+    )
+
+
+def _scaler_finding(located: _LocatedScaler, hit: ScalerHit) -> Finding:
+    return Finding(
+        located.file,
+        hit.name.line,
+        _printable(f"{located.scaler.kind} {located.scaler.name}"),
+        (*located.path, *hit.path),
+        hit.check,
+        hit.severity or CHECKS[hit.check].severity,
+        _printable(hit.name[:_MAX_PART]),
         _printable(hit.why),
         _printable(hit.fix),
     )

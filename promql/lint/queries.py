@@ -2,21 +2,29 @@
 
 Supported are Grafana dashboards (classic, with rows, nested, of the v2 schema; bare, as the API
 wraps them, or in a ConfigMap or GrafanaDashboard), Prometheus rule files (Mimir's and vmalert's are
-the same), PrometheusRule and similar resources, and the triggers of KEDA's ScaledObject.
+the same), PrometheusRule and similar resources, and what :mod:`promql.lint.scalers` reads.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from promql.expr import quote
 from promql.lint.located_text import SUFFIXES, LocatedText, NoQueries, UnreadableFile, Value, parse
+from promql.lint.scalers import (
+    Scaler,
+    ScalerQuery,
+    TriggerSettings,
+    adapter_queries,
+    scaler,
+    trigger_queries,
+)
 from promql.literals import duration
 
-Use = Literal["panel", "annotation", "variable", "record", "alert", "trigger"]
+Use = Literal["panel", "annotation", "variable", "record", "alert", "trigger", "adapter"]
 Path = tuple[str | int, ...]
 
 _PROMETHEUS = ("prometheus", "mimir", "thanos", "cortex", "victoriametrics")
@@ -31,7 +39,8 @@ class LocatedQuery:
     ``place`` describes its place for messages, ``path`` gives its keys.  ``name`` is the title of
     the panel, or the record or alert of the rule.  ``unit`` is the panel's unit in Grafana's terms,
     empty if unknown.  ``shortest`` is the minimum step of a panel in seconds, if it sets one.
-    ``labels`` are those of a rule, ``templates`` its annotations.
+    ``labels`` are those of a rule, ``templates`` its annotations.  ``settings`` are those of a
+    scaler's trigger; ``unselective`` marks an adapter's rule that has the same value for every pod.
     """
 
     file: str
@@ -44,6 +53,8 @@ class LocatedQuery:
     shortest: float | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     templates: tuple[str, ...] = ()
+    settings: TriggerSettings | None = None
+    unselective: bool = False
     dashboard: int = 0
     """Number of the dashboard in the file, from 1; 0 for rules."""
 
@@ -60,6 +71,8 @@ class FileQueries:
     notes: list[str] = field(default_factory=list)
     intervals: list[float] = field(default_factory=list)
     """Scrape intervals, in seconds."""
+    scalers: list[tuple[Path, Scaler]] = field(default_factory=list)
+    """Scalers, with the paths of their manifests."""
     recognized: bool = False
     dashboards: int = 0
 
@@ -86,6 +99,9 @@ def _document(file: str, value: Value, path: Path, found: FileQueries, nesting: 
     if not isinstance(value, dict):
         return
     spec = _mapping(value.get("spec"))
+    if one := scaler(value):
+        found.recognized = True
+        found.scalers.append((path, one))
     if isinstance(value.get("groups"), list):
         found.recognized = True
         found.queries += _rules(file, value["groups"], (*path, "groups"))
@@ -97,7 +113,10 @@ def _document(file: str, value: Value, path: Path, found: FileQueries, nesting: 
         found.intervals += intervals
     elif isinstance(spec.get("triggers"), list):
         found.recognized = True
-        found.queries += _triggers(file, value, path)
+        found.queries += _of_scalers(file, trigger_queries(value), path, "trigger")
+    elif rules := [*adapter_queries(value)]:
+        found.recognized = True
+        found.queries += _of_scalers(file, rules, path, "adapter")
     elif isinstance(value.get("items"), list):
         for index, item in enumerate(value["items"]):
             _document(file, item, (*path, "items", index), found, nesting)
@@ -187,16 +206,20 @@ def _rules(file: str, groups: list[Value], path: Path) -> Iterator[LocatedQuery]
                 )
 
 
-def _triggers(file: str, value: Mapping[str, Value], path: Path) -> Iterator[LocatedQuery]:
-    name = _text(_mapping(value.get("metadata")).get("name"))
-    for index, trigger in enumerate(_list(value["spec"]["triggers"])):
-        trigger = _mapping(trigger)
-        text = _mapping(trigger.get("metadata")).get("query")
-        if trigger.get("type") == "prometheus" and isinstance(text, LocatedText):
-            where = (*path, "spec", "triggers", index, "metadata", "query")
-            yield LocatedQuery(
-                file, text, "trigger", f"scaler {_short(name)}, trigger {index}", where, name
-            )
+def _of_scalers(
+    file: str, found: Iterable[ScalerQuery], path: Path, use: Use
+) -> Iterator[LocatedQuery]:
+    for each in found:
+        yield LocatedQuery(
+            file,
+            each.text,
+            use,
+            each.place,
+            (*path, *each.path),
+            each.name,
+            settings=each.settings,
+            unselective=each.unselective,
+        )
 
 
 def _dashboard(file: str, value: Mapping[str, Value], path: Path, found: FileQueries) -> None:
