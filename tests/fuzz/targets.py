@@ -43,7 +43,7 @@ from tests.test_protocol_sse import literally, split
 from tests.test_text_parser import agrees_or_refuses
 from tests.test_traces import as_protobuf
 
-_SETTINGS = ObserverSettings(tenant_header="x-team", salt=b"salt")
+_SETTINGS = ObserverSettings(tenant_header="x-team", salt=b"salt", measure_prompts=True)
 
 
 # Connections are written as segments: a byte for what happens, two for the length, and the bytes.

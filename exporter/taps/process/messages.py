@@ -77,7 +77,8 @@ def read_settings(text: bytes) -> TapSettings:
     """Decode settings."""
     message = json.loads(text)
     objectives = tuple(GoodputObjective(**one) for one in message["objectives"])
-    return TapSettings(**{**message, "objectives": objectives})
+    prompt_classes = tuple(message["prompt_classes"])
+    return TapSettings(**{**message, "objectives": objectives, "prompt_classes": prompt_classes})
 
 
 def line(message: Mapping[str, Any]) -> bytes:
