@@ -10,7 +10,7 @@ from dashboards.grafana import PanelRow
 from dashboards.panels import PanelQuery
 from promql.expr import Matcher, aggregate, one_of
 from slos.queries import Scope
-from slos.signals import MAIN_SIGNALS, PROMPT_CLASS, PROMPT_CLASS_SIGNALS, SIGNALS
+from slos.signals import MAIN_SIGNALS, PROMPT_CLASS_SIGNALS, SIGNALS
 
 _LABELS = {"signal": "Signal", "reason": "Why", "model": "Model"}
 
@@ -47,5 +47,4 @@ def signals_of(rows: Iterable[PanelRow]) -> list[str]:
     )
     shown = set(re.findall(r"\bllm_\w+?(?=(?:_bucket|_count|_sum)?\b)", text))
     every = (*MAIN_SIGNALS, *PROMPT_CLASS_SIGNALS)
-    found = [key for key in every if SIGNALS[key].metric in shown]
-    return [*found, "prompt_class"] if PROMPT_CLASS in text else found
+    return [key for key in every if SIGNALS[key].metric in shown]

@@ -49,8 +49,7 @@ def _latency(scope: Scope) -> Iterator[core.Panel]:
     )
     yield panels.time_series(
         "Requests by prompt class",
-        "The mix of prompts. The signal prompt_class is an estimate where no response has its "
-        "number of input tokens before the first token.",
+        "The mix of prompts. Prompts of unknown length are a class.",
         [PanelQuery(scope.requests(by=(PROMPT_CLASS,)), _BY_CLASS)],
         unit=panels.REQUESTS_PER_SECOND,
         stacked=True,
@@ -68,6 +67,14 @@ def _lengths(scope: Scope) -> Iterator[core.Panel]:
             scopes.quantiles(scope, key, _P95),
             unit=panels.COUNT,
         )
+    yield panels.time_series(
+        "Basis of prompt classes",
+        "Whether the class comes from a number of tokens or from an estimate. An estimated class "
+        "close to a bound may be the neighbouring one.",
+        [PanelQuery(scopes.rate(scope, "prompt_class", "basis"), "{{basis}}")],
+        unit=panels.REQUESTS_PER_SECOND,
+        stacked=True,
+    )
 
 
 def _versions(scope: Scope) -> Iterator[core.Panel]:

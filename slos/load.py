@@ -12,6 +12,7 @@ from slos.imports import convert_documents
 from slos.imports.drafts import Note, Notes
 from slos.language import read_services
 from slos.model import Service
+from slos.prompt_classes import class_conflicts
 from slos.schema import Place, read_value
 
 
@@ -40,6 +41,7 @@ def load_file(path: str | Path, libraries: Sequence[Path] = (), *, partly: bool 
             _is_new(read.get("service"), at, named)
             if not problems:
                 services.append(Service(file=document.file, **read))
+    problems += class_conflicts(services)
     if not (services or problems or any(note.lost for note in notes.found)):
         fix = "give a file with at least one SLO"
         problems.append(Problem(str(path), 0, "", "has no SLO", fix))

@@ -83,22 +83,29 @@ def shared_classes(services: Iterable[Service]) -> PromptClasses:
 
     Raises InvalidFile if two services have different ones: the label has one set of values.
     """
-    first: Service | None = None
-    for service in services:
-        if not service.prompt_classes:
-            continue
-        first = first or service
-        if service.prompt_classes != first.prompt_classes:
-            raise InvalidFile([_conflict(first, service)])
-    return PromptClasses.of(first.prompt_classes if first else ())
-
-
-def _conflict(first: Service, other: Service) -> Problem:
-    theirs = ", ".join(map(tokens_text, first.prompt_classes))
-    return Problem(
-        other.file,
-        other.line,
-        "prompt_classes",
-        f"differs from [{theirs}] of the service {quoted(first.service)} in {first.file}",
-        "give all files of a sidecar the same prompt classes",
+    every = [*services]
+    if problems := class_conflicts(every):
+        raise InvalidFile(problems)
+    return PromptClasses.of(
+        next((each.prompt_classes for each in every if each.prompt_classes), ())
     )
+
+
+def class_conflicts(services: Iterable[Service]) -> list[Problem]:
+    """Return a problem for each service whose classes differ from those of the first one."""
+    classed = [service for service in services if service.prompt_classes]
+    if not classed:
+        return []
+    first = classed[0]
+    theirs = ", ".join(map(tokens_text, first.prompt_classes))
+    return [
+        Problem(
+            other.file,
+            other.line,
+            "prompt_classes",
+            f"differs from [{theirs}] of the service {quoted(first.service)} in {first.file}",
+            "give all services of a sidecar the same prompt classes",
+        )
+        for other in classed
+        if other.prompt_classes != first.prompt_classes
+    ]

@@ -55,7 +55,8 @@ def resolved(expr):
     )
 
 
-BOARDS = built()
+CLASSES = {"prompt_classes": (512, 4096)}
+BOARDS = built(example(**CLASSES))
 CHAT = {kind: board for kind, board in BOARDS.items() if kind != "overview"}
 EACH_BOARD = pytest.mark.parametrize("kind", BOARDS)
 
@@ -138,7 +139,13 @@ def test_no_query_occurs_twice(kind):
         assert len(queries) == len({*queries})
 
 
-UNITS = {"s": {"s"}, "B": {"bytes"}, "ratio": {"percentunit"}, "": {"short", "cps", "reqps"}}
+UNITS = {
+    "s": {"s"},
+    "tokens": {"short"},
+    "B": {"bytes"},
+    "ratio": {"percentunit"},
+    "": {"short", "cps", "reqps"},
+}
 
 
 def expected_units(each, signal: Signal | None):
@@ -164,7 +171,7 @@ def test_units_are_those_of_the_catalogue(kind):
             if panel["type"] == "heatmap":
                 assert panel["options"]["yAxis"]["unit"] == "s" == signal.unit, query
             elif signal and signal.kind == "histogram" and "histogram_quantile" in each.functions:
-                assert unit == "s", query
+                assert unit in UNITS[signal.unit], query
             elif signal and signal.kind == "histogram":
                 assert unit == "cps", query
             elif signal and panel["type"] == "timeseries":
@@ -474,6 +481,19 @@ def test_a_service_of_user_defined_queries_has_no_dashboards_of_signals():
     assert [v["name"] for v in board["templating"]["list"]] == ["datasource"]
     assert "llm_" not in json.dumps(board)
     assert "tokenslo_" not in json.dumps(board)
+
+
+def test_prompt_classes_have_rows_only_if_the_file_has_them():
+    plain = built(example())
+    for kind, titles in (
+        ("token-latency", {"TTFT p95 by prompt class", "Requests by prompt class"}),
+        ("rollout", {"Prompt mix by version", "TTFT p95 by prompt class and version"}),
+    ):
+        assert titles <= {panel["title"] for panel in panels_of(BOARDS[kind])}
+        assert not any("prompt class" in panel["title"].lower() for panel in panels_of(plain[kind]))
+    assert "prompt_class" not in json.dumps(plain)
+    differing = {kind for kind in BOARDS if BOARDS[kind] != plain[kind]}
+    assert differing == {"token-latency", "rollout"}
 
 
 @EACH_BOARD

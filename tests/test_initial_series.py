@@ -181,6 +181,16 @@ def test_taps_have_the_tenants_of_selectors_if_they_read_a_header(
     assert given[0].tenants == ({"": ("other",), "llama": ("acme",)} if header else {})
 
 
+def test_taps_have_the_prompt_classes_of_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[TapSettings] = []
+    monkeypatch.setattr("exporter.sources.factory.TapProcess", given.append)
+    monkeypatch.setattr("exporter.sources.factory.TapSource", lambda *_, **__: None)
+    flags = {"tap": ["proxy=127.0.0.1:0=127.0.0.1:8000"]}
+    services = [service(), replace(service(), prompt_classes=(512, 4096))]
+    list(configured(load_settings(flags, {}), services))
+    assert given[0].prompt_classes == (512, 4096)
+
+
 def test_no_family_that_an_objective_reads_has_a_reason_or_a_tenant() -> None:
     for signal in ("requests", "streams", "disconnects", "goodput", "output_tokens"):
         assert not {"reason", "tenant"} & set(SIGNALS[signal].labels)

@@ -195,6 +195,18 @@ def test_a_selector_of_the_service_is_refused_at_the_objective(tmp_path: Path) -
         load_file(path)
 
 
+def test_services_of_one_file_have_the_same_classes(tmp_path: Path) -> None:
+    path = tmp_path / "slo.yaml"
+    lines = objectives("name: a, indicator: availability, target: 99%")
+    other = HEAD.replace("chat", "search") + "prompt_classes: [1k]\n" + lines
+    path.write_text(f"{HEAD}{CLASSES}{lines}---\n{other}")
+    with pytest.raises(InvalidFile) as refused:
+        load_file(path)
+    [problem] = refused.value.problems
+    assert (problem.line, problem.field) == (9, "prompt_classes")
+    assert problem.message == f'differs from [512, 4k, 32k] of the service "chat" in {path}'
+
+
 def test_files_of_one_sidecar_have_the_same_classes() -> None:
     one, same, none = (service(prompt_classes=each) for each in ((512,), (512,), ()))
     assert shared_classes([none, one, same]).bounds == (512,)

@@ -249,6 +249,21 @@ async def test_streams_are_counted_from_zero_with_unavailable_signals(upstream: 
         }
 
 
+async def test_the_tap_process_counts_by_prompt_class(upstream: Upstream) -> None:
+    async with source(upstream, prompt_classes=(1, 16)) as (one, port):
+        await stream(port)
+        snapshot = await until_streams(one, 1)
+        [classes] = [each for each in snapshot.measurements if each.signal == "prompt_class"]
+        assert classes.method == "wire_prompt_bytes"
+        assert {dict(key)["prompt_class"]: n for key, n in classes.samples.items() if n} == {
+            "0-1": 1
+        }
+        [requests] = [each for each in snapshot.measurements if each.signal == "requests"]
+        assert {dict(key)["prompt_class"] for key in requests.samples} == {
+            *("0-1", "2-16", "over-16", "unknown")
+        }
+
+
 async def test_a_stream_that_hangs_is_bad_while_it_hangs_and_once(upstream: Upstream) -> None:
     upstream.go.clear()
     objective = GoodputObjective("chat/good", "", {"max_gap": 0.1})

@@ -14,6 +14,12 @@ UNCLASSIFIED = Unavailable(
     OBSERVE,
     never=True,
 )
+LENGTHS = Unavailable(
+    "the lengths of prompts and responses are recorded at taps only", OBSERVE, never=True
+)
+_WHY = {
+    signal: UNCLASSIFIED if signal == "prompt_class" else LENGTHS for signal in PROMPT_CLASS_SIGNALS
+}
 
 
 def with_unclassified(snapshot: Snapshot) -> Snapshot:
@@ -21,9 +27,9 @@ def with_unclassified(snapshot: Snapshot) -> Snapshot:
     measured = {(one.model, one.version, one.signal) for one in snapshot.measurements}
     models = dict.fromkeys((one.model, one.version) for one in snapshot.measurements)
     missing = (
-        UNCLASSIFIED.missing(signal, model)
+        why.missing(signal, model)
         for model in models
-        for signal in PROMPT_CLASS_SIGNALS
+        for signal, why in _WHY.items()
         if (*model, signal) not in measured
     )
     return replace(snapshot, missing=(*snapshot.missing, *missing))

@@ -387,7 +387,9 @@ class ModelMetrics:
 
 def _classified(signal: str, labels: Labels, prompt_class: str) -> Labels:
     """Return the labels of a signal with the prompt class, if it has that label."""
-    return with_prompt_class(labels, prompt_class) if SIGNALS[signal].by_prompt_class else labels
+    if prompt_class and SIGNALS[signal].by_prompt_class:
+        return with_prompt_class(labels, prompt_class)
+    return labels
 
 
 def _of_tenant(labels: Labels, tenant: str) -> Labels:
