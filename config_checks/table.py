@@ -65,9 +65,9 @@ CHECKS: Mapping[str, ConfigCheck] = {
         "error",
         ("ttft", "availability", "stream_completion"),
         ("triton",),
-        "`decoupled` different in the engine's model, the BLS and the ensemble",
+        "`decoupled` different in the engine's model and the BLS",
         "requests hang, or do not stream",
-        "set the same value in all of them",
+        "set the same value in both; Triton derives that of an ensemble from its steps",
         streaming.decoupled_differs,
     ),
     "TC004": ConfigCheck(

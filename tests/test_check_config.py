@@ -244,6 +244,12 @@ def test_indicators_of_checks_exist() -> None:
         assert row.indicators
 
 
+def test_an_ensemble_is_not_compared_as_triton_sets_its_policy(folder: Path) -> None:
+    stated = FILES[ENSEMBLE_FILE] + "model_transaction_policy { decoupled: false }\n"
+    write(folder, {ENSEMBLE_FILE: stated})
+    assert not [one for one in findings(folder) if one["check"] == "TC003"]
+
+
 def test_engines_on_the_same_gpus_share_memory(folder: Path) -> None:
     write(folder, {"repository/draft/config.pbtxt": SECOND})
     found = [one for one in findings(folder) if one["check"] == "TC009"]

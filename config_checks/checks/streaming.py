@@ -45,11 +45,8 @@ def not_decoupled(config: Configuration) -> Iterator[ConfigFault]:
 
 def decoupled_differs(config: Configuration) -> Iterator[ConfigFault]:
     """Find a path of models of which only some are decoupled."""
-    path = [*_path_of_tokens(config)]
-    # Triton derives that of an ensemble from its steps, unless its file states it.
-    path += [
-        m for m in config.models if m.backend == "ensemble" and m.decoupled and m.decoupled.line
-    ]
+    # Triton sets that of an ensemble from its steps, whatever its file states (ensemble_utils.cc).
+    path = list(_path_of_tokens(config))
     stated = [m for m in path if m.decoupled is None or not m.decoupled.templates]
     states = {m.name: m.decoupled is not None and m.decoupled.true for m in stated}
     if len(set(states.values())) == 2:
