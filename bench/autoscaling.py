@@ -41,7 +41,7 @@ USUAL_UP, USUAL_DOWN = ReplicaStep(4, 100, 15), ReplicaStep(0, 100, 15)
 
 
 @dataclass(slots=True)
-class Arrival:
+class SimulatedRequest:
     """A request: arrival time in seconds, tokens, and the time of its first token."""
 
     at: float
@@ -50,7 +50,7 @@ class Arrival:
     first: float = 0.0
 
 
-def trace(hours: int, seed: int) -> list[Arrival]:
+def trace(hours: int, seed: int) -> list[SimulatedRequest]:
     """Draw arrivals: a cycle from 2 to 12 requests per second, and bursts of twice that."""
     random, found, now = Random(seed), [], 0.0
     end = hours * HOUR
@@ -62,7 +62,9 @@ def trace(hours: int, seed: int) -> list[Arrival]:
             rate *= 2
         now += random.expovariate(rate)
         tokens = (random.lognormvariate(6.5, 0.8), random.lognormvariate(5.4, 0.7))
-        found.append(Arrival(now, min(int(tokens[0]) + 1, 8_000), min(int(tokens[1]) + 2, 1_500)))
+        found.append(
+            SimulatedRequest(now, min(int(tokens[0]) + 1, 8_000), min(int(tokens[1]) + 2, 1_500))
+        )
     return found
 
 
@@ -78,7 +80,7 @@ class Outcomes:
     waits: deque[tuple[float, float, float]] = field(default_factory=deque)
     """Ends of the last minute: time, seconds in the queue, seconds of work."""
 
-    def end(self, request: Arrival, now: float, tpot: float) -> None:
+    def end(self, request: SimulatedRequest, now: float, tpot: float) -> None:
         """Count a request that ended."""
         late = request.first - request.at > TTFT or tpot > TPOT
         self.good += not late
@@ -99,8 +101,8 @@ class Replica:
 
     ready: float
     stopping: float | None = None
-    queue: deque[Arrival] = field(default_factory=deque)
-    active: list[tuple[float, int, float, Arrival]] = field(default_factory=list)
+    queue: deque[SimulatedRequest] = field(default_factory=deque)
+    active: list[tuple[float, int, float, SimulatedRequest]] = field(default_factory=list)
     decoded: float = 0.0
     held: int = 0
     started: int = 0
@@ -148,7 +150,7 @@ Demand = Callable[[Measured], float]
 
 
 @dataclass(frozen=True, slots=True)
-class Scaler:
+class SimulatedScaler:
     """An autoscaler: its demand, its rates, its windows in seconds."""
 
     name: str
@@ -159,10 +161,10 @@ class Scaler:
     grace: int = 30
 
 
-def generated() -> Scaler:
+def generated() -> SimulatedScaler:
     """Return the scaler that :mod:`autoscaling` generates."""
     policy = example()
-    return Scaler(
+    return SimulatedScaler(
         "tokenslo",
         lambda measured: max(demands(policy, measured).values()),
         UP,
@@ -212,13 +214,15 @@ def _cpu(active: int) -> float:
 
 
 SCALERS = (
-    Scaler("2 replicas", lambda _: LEAST),
-    Scaler("12 replicas", lambda _: MOST),
+    SimulatedScaler("2 replicas", lambda _: LEAST),
+    SimulatedScaler("12 replicas", lambda _: MOST),
     generated(),
-    Scaler("CPU utilization 50%", _utilization(_cpu, 0.5)),
-    Scaler("CPU utilization 70%", _utilization(_cpu, 0.7)),
-    Scaler("GPU utilization 80%", _utilization(lambda active: float(active > 0), 0.8)),
-    Scaler("queue/compute ratio 1", lambda measured: measured.servers * measured.queue_ratio),
+    SimulatedScaler("CPU utilization 50%", _utilization(_cpu, 0.5)),
+    SimulatedScaler("CPU utilization 70%", _utilization(_cpu, 0.7)),
+    SimulatedScaler("GPU utilization 80%", _utilization(lambda active: float(active > 0), 0.8)),
+    SimulatedScaler(
+        "queue/compute ratio 1", lambda measured: measured.servers * measured.queue_ratio
+    ),
 )
 
 
@@ -236,7 +240,7 @@ class ScalerResult:
 class Cluster:
     """Replicas behind a router that prefers the least loaded, and their autoscaler."""
 
-    def __init__(self, scaler: Scaler) -> None:
+    def __init__(self, scaler: SimulatedScaler) -> None:
         self.scaler = scaler
         begin = MOST if scaler.name == f"{MOST} replicas" else LEAST
         self.replicas = [Replica(0.0) for _ in range(begin)]
@@ -247,14 +251,14 @@ class Cluster:
         self.wanted: deque[tuple[float, int]] = deque()
         self.counts: deque[tuple[float, int]] = deque()
 
-    def run(self, arrivals: Sequence[Arrival]) -> ScalerResult:
+    def run(self, arrivals: Sequence[SimulatedRequest]) -> ScalerResult:
         """Serve all arrivals."""
         now, index = 0.0, 0
         while index < len(arrivals) or any(replica.load for replica in self.replicas):
             serving = [r for r in self.replicas if r.ready <= now and r.stopping is None]
             while index < len(arrivals) and arrivals[index].at <= now:
                 given = arrivals[index]
-                request = Arrival(given.at, given.input, given.output)
+                request = SimulatedRequest(given.at, given.input, given.output)
                 min(serving, key=lambda replica: replica.load).queue.append(request)
                 index += 1
             for replica in self.replicas:

@@ -9,10 +9,10 @@ from bench.autoscaling import (
     LEAST,
     MOST,
     SCALERS,
-    Arrival,
     Cluster,
     Measured,
-    Scaler,
+    SimulatedRequest,
+    SimulatedScaler,
     demands,
     generated,
     table,
@@ -50,21 +50,23 @@ def test_a_trace_is_the_same_for_the_same_seed() -> None:
 
 
 def test_utilization_does_not_follow_the_load() -> None:
-    light = [Arrival(5.0 * at, 500, 1_400) for at in range(200)]
+    light = [SimulatedRequest(5.0 * at, 500, 1_400) for at in range(200)]
     played = {name: Cluster(OVER[name]).run(light) for name in OVER}
     assert played["GPU utilization 80%"].most > played["tokenslo"].most == LEAST
     heavy = trace(1, 1)[-4_000:]
     begin = heavy[0].at
-    heavy = [Arrival(each.at - begin, each.input, each.output) for each in heavy]
+    heavy = [SimulatedRequest(each.at - begin, each.input, each.output) for each in heavy]
     assert Cluster(OVER["CPU utilization 70%"]).run(heavy).most == LEAST
     assert Cluster(OVER["tokenslo"]).run(heavy).most > LEAST
 
 
 @pytest.mark.parametrize("grace", [5, generated().grace])
 def test_only_a_short_grace_period_cuts_streams(grace: int) -> None:
-    arrivals = [Arrival(0.5 * at, 500, 1_400) for at in range(900)]
+    arrivals = [SimulatedRequest(0.5 * at, 500, 1_400) for at in range(900)]
     high = iter([MOST] * 20)
-    shrinking = Scaler("shrinking", lambda _: next(high, LEAST), stabilization=0, grace=grace)
+    shrinking = SimulatedScaler(
+        "shrinking", lambda _: next(high, LEAST), stabilization=0, grace=grace
+    )
     assert (Cluster(shrinking).run(arrivals).cut > 0) is (grace == 5)
 
 
