@@ -45,7 +45,12 @@ def promtool_test_files(
     plan: Plan, *, source: str, version: str, options: Options = _USUAL
 ) -> dict[str, str]:
     """Return tests for promtool, which reads Prometheus's own format; see :func:`files`."""
-    from alerts import cause_tests, rule_tests, window_tests  # not needed for rules alone
+    from alerts import (  # not needed for rules alone
+        cause_tests,
+        quota_tests,
+        rule_tests,
+        window_tests,
+    )
 
     service, about = plan.service.service, {"source": source, "version": version}
     made, tested = dict[str, str](), "" if "prometheus" in options.formats else _TESTED
@@ -55,6 +60,9 @@ def promtool_test_files(
     rules = [f"{tested}{service}.rules.yaml"]
     made[f"alerts/{service}.test.yaml"] = rule_tests.text(plan, rules, **about)
     made[f"alerts/{service}.windows.test.yaml"] = window_tests.text(plan, rules, **about)
+    if plan.service.quotas:
+        path = f"alerts/{service}.quotas.test.yaml"
+        made[path] = quota_tests.text(plan, rules, **about)
     if plan.causes and plan.alerts_on_causes:
         rules = [f"{tested}{service}.causes.rules.yaml"]
         made[f"alerts/{service}.causes.test.yaml"] = cause_tests.text(plan, rules, **about)

@@ -11,6 +11,8 @@ from slos.generated_yaml import document
 from slos.indicators import among
 from slos.model import Alerting
 from slos.plan import Plan, PlannedObjective
+from slos.quotas import QUOTA_LABEL
+from slos.signals import TENANT
 
 _ABOUT = """Alertmanager routes for the SLOs of {service}: add them to route.routes in
 # alertmanager.yml, and define the receivers {receivers}."""
@@ -58,7 +60,14 @@ def text(plan: Plan, *, source: str, version: str) -> str:
         **_urgent(plan, receivers["page"]),
     }
     about = _ABOUT.format(service=service, receivers=" and ".join(receivers.values()))
-    routes = [top, causes] if plan.causes else [top]
+    quotas = {
+        "receiver": receivers["ticket"],
+        "matchers": [str(Matcher("service", "=", service)), str(Matcher(QUOTA_LABEL, "!=", ""))],
+        "group_by": ["service", TENANT],
+        **_TIERS["ticket"],
+    }
+    wanted = ((top, True), (causes, plan.causes), (quotas, plan.service.quotas))
+    routes = [route for route, needed in wanted if needed]
     return document(about, {"routes": routes}, source=source, version=version)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 
-from alerts import messages
+from alerts import messages, quota_rules
 from alerts.messages import Message
 from promql.expr import (
     Expr,
@@ -44,8 +44,9 @@ _WIDTH, _ALERT_WIDTH = 175, 120
 
 
 def groups(plan: Plan) -> list[Rule]:
-    """Return the rule groups of a service, one for each objective after the shared one."""
-    return [*_shared(plan), *(_Rules(plan, planned).group() for planned in plan.objectives)]
+    """Return the rule groups of a service: shared series, one for each objective, quotas."""
+    objectives = (_Rules(plan, planned).group() for planned in plan.objectives)
+    return [*_shared(plan), *objectives, *quota_rules.groups(plan)]
 
 
 def _shared(plan: Plan) -> Iterator[Rule]:

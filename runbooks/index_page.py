@@ -19,6 +19,7 @@ from runbooks.playbooks import PLAYBOOKS
 from slos import names
 from slos.model import Service
 from slos.plan import Plan, PlannedObjective
+from slos.quotas import planned_alerts
 
 
 def objective_text(planned: PlannedObjective) -> str:
@@ -46,6 +47,7 @@ def index_page(plan: Plan, playbooks: Iterable[Playbook]) -> str:
                 ),
             ),
             *_causes(plan),
+            *_quotas(plan),
             f"## {BY_SYMPTOM}",
             _table(
                 ("symptom", "playbook", "layer"),
@@ -89,3 +91,12 @@ def _causes(plan: Plan) -> Iterator[str]:
             for planned in plan.causes
         ),
     )
+
+
+def _quotas(plan: Plan) -> Iterator[str]:
+    alerts = [*planned_alerts(plan.service)]
+    if alerts:
+        yield "### Token quotas"
+        yield _table(
+            ("alert", "meaning"), ((page_link(planned), alert.meaning) for alert, planned in alerts)
+        )

@@ -8,9 +8,11 @@ from runbooks.check_queries import Subject
 from runbooks.index_page import index_page
 from runbooks.markdown import INDEX, playbook_file
 from runbooks.playbook_page import playbook_page
+from runbooks.quota_page import quota_page
 from runbooks.triage import playbooks_of
 from slos import names
 from slos.plan import Plan, PlannedCause
+from slos.quotas import planned_alerts
 
 HEADER = "<!-- Made by tokenslo "
 """The first characters of every generated page; other files are never removed."""
@@ -39,6 +41,10 @@ def files(plan: Plan, *, source: str, version: str) -> dict[str, str]:
     }
     pages |= {
         playbook_file(key): playbook_page(plan, each, playbooks) for key, each in playbooks.items()
+    }
+    pages |= {
+        names.runbook_file(planned.name): quota_page(plan, alert, planned)
+        for alert, planned in planned_alerts(plan.service)
     }
     home = folder(plan.service.service)
     return {f"{home}/{name}": f"{header}\n\n{text}" for name, text in pages.items()}

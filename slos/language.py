@@ -20,6 +20,7 @@ from slos.fields.objective import (
     read_objective,
 )
 from slos.fields.prompt_classes import PROMPT_CLASSES, check_prompt_class
+from slos.fields.quotas import QUOTAS, check_quotas
 from slos.fields.reserved_labels import SELECTOR_RESERVED, SERVICE_RESERVED
 from slos.fields.rollout import ROLLOUT, check_rollout, read_rollout
 from slos.fields.values import (
@@ -90,6 +91,8 @@ def _merge_shared(
         check_prompt_class(objective, read, at)
     if not place.problems:  # with problems, objectives may lack fields
         read["objectives"] = tuple(Objective(**each) for each in objectives)
+        if read.get("quotas"):
+            check_quotas(read["selector"], place.at("quotas"))
         if rollout := read.get("rollout"):
             comparable = tuple(filter(counts_events_by_arm, read["objectives"]))
             names = tuple(objective.name for objective in comparable)
@@ -229,6 +232,7 @@ SERVICE = (
         about="How the number of replicas follows the load.",
         shape=mapping_of(AUTOSCALING),
     ),
+    QUOTAS,
 )
 ONE_OF_SERVICES = tuple(field for field in SERVICE if field.name != "apiVersion")
 """The keys of a service in a list of them."""

@@ -167,6 +167,19 @@ class Rollout:
     prometheus: str = ""
 
 
+QUOTA_PERIODS = ("day", "month")
+"""Periods of quotas: the last 24 hours, the last 30 days."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenQuota:
+    """Input and output ``tokens`` of a tenant in a period, one of :data:`QUOTA_PERIODS`."""
+
+    tenant: str
+    tokens: int
+    per: str
+
+
 @dataclass(frozen=True, slots=True)
 class Autoscaling:
     """How the replicas of a workload, such as ``Deployment/chat``, follow its load.
@@ -215,6 +228,7 @@ class Service:
     prompt_classes: tuple[int, ...] = ()
     rollout: Rollout | None = None
     autoscaling: Autoscaling | None = None
+    quotas: tuple[TokenQuota, ...] = ()
 
     def selects(self, objective: Objective) -> Mapping[str, str]:
         """Return the labels that an objective selects; its own override the service's."""

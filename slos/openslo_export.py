@@ -76,6 +76,7 @@ def _other_keys(service: Service) -> dict[str, object]:
         "dashboards": service.dashboards,
         "alerting": service.alerting != Alerting(),
         "budget_policy": service.policy,
+        "quotas": service.quotas,
     }
 
 

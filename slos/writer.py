@@ -96,6 +96,10 @@ def _service(service: Service) -> dict[str, object]:
         budget_policy=[{"when": _percent(step.spent), "do": step.do} for step in service.policy],
         rollout=_rollout(service.rollout) if service.rollout else {},
         autoscaling=_autoscaling(service.autoscaling) if service.autoscaling else {},
+        quotas=[
+            {"tenant": quota.tenant, "tokens": quota.tokens, "per": quota.per}
+            for quota in service.quotas
+        ],
         objectives=service.objectives,
     )
 

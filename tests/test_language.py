@@ -196,7 +196,7 @@ OF_FILES = {
         "2: service: is not a known key. Fix: write services.",
         "3: services[0]: is a number. Fix: write a mapping with the keys service, owner, "
         "description, selector, window, labels, runbooks, dashboards, histograms, rules, "
-        "prompt_classes, objectives, alerting, budget_policy, rollout, autoscaling.",
+        "prompt_classes, objectives, alerting, budget_policy, rollout, autoscaling, quotas.",
     ],
     "selector: {le: '1', tenant: a}\nwindow: 7\nservices:\n  - service: chat\n  - service: chat\n"
     "    objectives: [{name: up, indicator: ttft, threshold: 1s, target: 9%}]\n": [

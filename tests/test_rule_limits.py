@@ -18,7 +18,7 @@ from service_example import example
 
 import alerts
 from slos import names
-from slos.model import Objective, Service
+from slos.model import QUOTA_PERIODS, Objective, Service, TokenQuota
 from slos.plan import Plan, plan
 from tests import libyaml
 
@@ -53,10 +53,20 @@ def over_30_days() -> Plan:
     return plan(Service("", "chat", window=window, selector=selector, objectives=objectives))
 
 
+def with_quotas() -> Plan:
+    quotas = tuple(TokenQuota(f"t{n}", 10**9, per) for n in range(20) for per in QUOTA_PERIODS)
+    return example(Objective("up", "availability", Decimal("0.99")), quotas=quotas)
+
+
 def files() -> Iterator[tuple[str, str]]:
     for path in sorted(ROOT.glob("examples/*/alerts/*.rules.yaml")):
         yield str(path.relative_to(ROOT)), path.read_text(encoding="utf-8")
-    plans = (("indicators", example()), ("queries", generic_plan()), ("30 days", over_30_days()))
+    plans = (
+        ("indicators", example()),
+        ("queries", generic_plan()),
+        ("30 days", over_30_days()),
+        ("quotas", with_quotas()),
+    )
     for name, planned in plans:
         for path, text in alerts.files(planned, source="slo.yaml", version="0.1.0").items():
             if path.endswith(".rules.yaml"):

@@ -96,6 +96,11 @@ def _tap_settings(
     selectors = [
         service.selects(objective) for service in services for objective in service.objectives
     ]
+    selectors += [
+        {**service.selector, TENANT: quota.tenant}
+        for service in services
+        for quota in service.quotas
+    ]
     named = dict.fromkeys(selector["model"] for selector in selectors if "model" in selector)
     return TapSettings(
         taps=[str(spec) for spec in config.tap],

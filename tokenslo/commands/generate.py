@@ -329,6 +329,8 @@ def _generated_patterns(
     if "alerts" in kinds:
         for pattern in optional(service, formats):
             yield pattern, HEADER
+    if "tests" in kinds:
+        yield f"alerts/{service}.quotas.test.yaml", HEADER
     if "rollouts" in kinds:
         import gates
 

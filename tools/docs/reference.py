@@ -22,6 +22,7 @@ from slos.fields.alerting import ALERTING, TIER
 from slos.fields.autoscaling import AUTOSCALING
 from slos.fields.budget_policy import STEP
 from slos.fields.objective import CLAUSE, OBJECTIVE
+from slos.fields.quotas import QUOTA
 from slos.fields.rollout import ROLLOUT
 from slos.fields.time_slices import TIME_SLICES
 from slos.indicators import INDICATORS
@@ -349,6 +350,7 @@ GENERATED: Mapping[str, Callable[[], str]] = {
     "alerting-keys": _keys("alerting.", ALERTING),
     "tier-keys": _keys("alerting.page.", TIER),
     "step-keys": _keys("budget_policy.", STEP),
+    "quota-keys": _keys("quotas.", QUOTA),
     "rollout-keys": _keys("rollout.", ROLLOUT),
     "autoscaling-keys": _keys("autoscaling.", AUTOSCALING),
     "gate-samples": _gate_samples,
