@@ -37,6 +37,7 @@ TRUSTED = {
     "exporter/taps/process/messages.py": "messages of the sidecar's own processes",
     "exporter/taps/proxy/transports.py": "a structure of the kernel",
     "slos/catalogues/stored.py": "files of the distribution",
+    "tokenslo/load_options.py": "a JSON object of the operator, which is sent on as it is",
 }
 """Modules that parse and have no fuzz target, with the reason."""
 

@@ -62,13 +62,13 @@ class _Churn:
             _stop(crowd)
 
     def _serve(self) -> subprocess.Popen[str]:
-        return self._setup.worker("lab.faults.stream_processes", "serve", str(self._upstream))
+        return self._setup.worker("stream_processes", "serve", str(self._upstream))
 
     def _crowd(self) -> subprocess.Popen[str]:
         self._number += 1
         log = str(self._setup.folder / "clients.log")
         arguments = ("churn", str(self._port), log, str(self._number))
-        return self._setup.worker("lab.faults.stream_processes", *arguments, ready=False)
+        return self._setup.worker("stream_processes", *arguments, ready=False)
 
 
 def _stop(process: subprocess.Popen[str]) -> None:

@@ -20,7 +20,7 @@ ADDED_MEBIBYTES = 24.0
 
 async def _inject(kind: str, setup: FaultSetup) -> FaultEffect:
     sink_port, flood_port = free_ports(2)
-    setup.worker("lab.faults.http2_flood", "sink", str(sink_port))
+    setup.worker("http2_flood", "sink", str(sink_port))
     flooded = f"proxy={HOST}:{flood_port}={HOST}:{sink_port}"
     sidecar = await asyncio.to_thread(
         setup.sidecar, "--tap", flooded, upstream=setup.stream_server()
@@ -29,7 +29,7 @@ async def _inject(kind: str, setup: FaultSetup) -> FaultEffect:
         await asyncio.sleep(3)
     async with watched(sidecar) as watch, StreamClients(sidecar.tap) as load:
         arguments = ("flood", str(flood_port), kind, f"{FLOOD_SECONDS:g}", str(FLOODERS))
-        flooder = setup.worker("lab.faults.http2_flood", *arguments, ready=False)
+        flooder = setup.worker("http2_flood", *arguments, ready=False)
         output, _ = await asyncio.to_thread(flooder.communicate)
         seconds = await sidecar.wait_for("tokenslo_tap_connections", 0, SETTLE_SECONDS, tap=flooded)
     frames = int(output)

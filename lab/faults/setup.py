@@ -51,13 +51,13 @@ class FaultSetup:
     def stream_server(self, port: int = 0) -> int:
         """Start a server of streams; return its port."""
         port = port or free_ports(1)[0]
-        self.worker("lab.faults.stream_processes", "serve", str(port))
+        self.worker("stream_processes", "serve", str(port))
         return port
 
     def worker(self, module: str, *arguments: str, ready: bool = True) -> subprocess.Popen[str]:
-        """Start a module as a process; with ``ready``, wait for its first line of output."""
+        """Start a module of this package; with ``ready``, wait for its first line of output."""
         process = subprocess.Popen(
-            [sys.executable, "-m", module, *arguments],
+            [sys.executable, "-m", f"{__package__}.{module}", *arguments],
             cwd=_CHECKOUT,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -176,8 +176,10 @@ def test_piped_output_has_addresses_and_summary(tmp_path: Path) -> None:
     assert rows["rules"].endswith(f"{tmp_path}/alerts/")
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "alerts",
+        "autoscaling",
         "dashboards",
         "mkdocs.yml",
+        "rollouts",
         "run",
         "runbooks",
     ]
