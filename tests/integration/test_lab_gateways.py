@@ -97,6 +97,7 @@ async def test_an_idle_timeout_ends_a_stall_and_no_healthy_stream(
     assert IDLE - LAZY_TIMER - 0.05 <= stalled.end - stalled.events[-1] < 2 * IDLE
 
 
+@pytest.mark.alone
 async def test_a_total_timeout_ends_a_healthy_stream_at_its_age(
     server: ServerProcess, tmp_path: Path
 ) -> None:
