@@ -62,11 +62,14 @@ def run(settings: StackSettings, *, seconds: float | None, console: Console) -> 
             state = _watch(stack, settings, end, console)
             state = read_state(stack, settings.service) or state
             progress("stopping everything")
-        console.print(_summary(state, stack, settings))
+        if state:  # not stopped before the first response
+            console.print(_summary(state, stack, settings))
 
 
-def _watch(stack: Stack, settings: StackSettings, end: float, console: Console) -> _DemoState:
-    """Update the view every second until ``end``; return the last state."""
+def _watch(
+    stack: Stack, settings: StackSettings, end: float, console: Console
+) -> _DemoState | None:
+    """Update the view every second until ``end`` or Ctrl-C; return the last state."""
     state = None
     screen = Live(console=console, auto_refresh=False, transient=True, vertical_overflow="crop")
     with suppress(KeyboardInterrupt), screen as live:
@@ -76,8 +79,6 @@ def _watch(stack: Stack, settings: StackSettings, end: float, console: Console) 
             if state and console.is_terminal:
                 live.update(live_view(state, stack), refresh=True)
             time.sleep(_REFRESH_SECONDS)
-    if state is None:
-        raise KeyboardInterrupt
     return state
 
 
