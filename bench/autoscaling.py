@@ -20,6 +20,7 @@ from autoscaling.queries import MOST_BURN
 from bench.arguments import positive_integer
 from slos.model import Autoscaling, Objective, Service
 from slos.plan import plan
+from slos.text_table import text_table
 
 HOURS, SEEDS = 4, (1, 2, 3)
 HOUR = 3600
@@ -361,9 +362,7 @@ def table(results: Sequence[ScalerResult]) -> Iterator[str]:
     for each in results:
         numbers = (f"{100 * each.attainment:.1f}%", f"{each.cut:,}", f"{each.hours:.1f}")
         lines.append((each.name, *numbers, str(each.most)))
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    for name, *cells in lines:
-        yield "  ".join([name.ljust(widths[0]), *map(str.rjust, cells, widths[1:])])
+    yield from text_table(lines, right=range(1, len(heads)))
 
 
 def main(*arguments: str) -> None:

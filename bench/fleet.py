@@ -11,8 +11,8 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache, partial
@@ -20,8 +20,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.request import urlopen
-
-import yaml
 
 from bench import evaluation
 from bench.arguments import check_names, positive_integer
@@ -33,7 +31,8 @@ from exporter.samples import Snapshot
 from exporter.store.store import TAPS, Store
 from exporter.web.collector import expose
 from lab import toolchain
-from lab.process import HOST, ServerProcess, serve
+from lab.process import HOST
+from lab.prometheus import Prometheus, start_configured
 from promql.client import query
 from tests.rule_values.traffic import BOUNDARY
 
@@ -168,32 +167,6 @@ def configuration(
     }
 
 
-@contextmanager
-def prometheus(folder: Path, config: Mapping[str, object]) -> Iterator[ServerProcess]:
-    """Run a Prometheus with an empty database."""
-    program = toolchain.program("prometheus", print)
-    file = folder / "prometheus.yml"
-    file.write_text(yaml.safe_dump(config))
-
-    def command(ports: Sequence[int]) -> list[str | Path]:
-        return [
-            program,
-            f"--config.file={file}",
-            f"--storage.tsdb.path={folder / 'data'}",
-            f"--web.listen-address={HOST}:{ports[0]}",
-        ]
-
-    with serve(
-        ServerProcess,
-        "prometheus",
-        command,
-        folder / "prometheus.log",
-        ready="/-/ready",
-        cwd=toolchain.root(program),
-    ) as server:
-        yield server
-
-
 @dataclass(frozen=True, slots=True)
 class FleetCost:
     """What one Prometheus holds and needs: times are seconds per minute."""
@@ -208,7 +181,7 @@ class FleetCost:
     missed: float
 
 
-def measure(server: ServerProcess, sidecars: int, minutes: int) -> FleetCost:
+def measure(server: Prometheus, sidecars: int, minutes: int) -> FleetCost:
     """Measure for some minutes, from the moment when every sidecar has been scraped.
 
     Raises FleetError if a sidecar was not scraped, or a rule failed.
@@ -243,7 +216,7 @@ def measure(server: ServerProcess, sidecars: int, minutes: int) -> FleetCost:
     )
 
 
-def _wait_until_up(server: ServerProcess, sidecars: int) -> None:
+def _wait_until_up(server: Prometheus, sidecars: int) -> None:
     until = time.monotonic() + UP_SECONDS
     while time.monotonic() < until:
         found = query(server.url, "sum(up)")
@@ -253,7 +226,7 @@ def _wait_until_up(server: ServerProcess, sidecars: int) -> None:
     raise FleetError(f"{sidecars} sidecars, and not all were scraped within {UP_SECONDS:g} s")
 
 
-def _metrics(server: ServerProcess) -> Mapping[str, list[float]]:
+def _metrics(server: Prometheus) -> Mapping[str, list[float]]:
     found: dict[str, list[float]] = {name: [] for name in MEASURED}
     for line in _get(server, "/metrics").splitlines():
         head, _, value = line.rpartition(" ")
@@ -263,7 +236,7 @@ def _metrics(server: ServerProcess) -> Mapping[str, list[float]]:
     return found
 
 
-def _get(server: ServerProcess, path: str) -> str:
+def _get(server: Prometheus, path: str) -> str:
     with urlopen(server.url + path) as response:  # noqa: S310 (http only)
         return response.read().decode()  # type: ignore[no-any-return]
 
@@ -339,7 +312,9 @@ def main() -> None:
                 rules.write_text(files[tool])
             port = stack.enter_context(served(services))
             config = configuration(port, services, sidecars, rules)
-            server = stack.enter_context(prometheus(folder, config))
+            server = stack.enter_context(
+                start_configured(toolchain.program("prometheus", print), folder, config)
+            )
             print(line(row(tool, measure(server, sidecars, minutes))), flush=True)
 
 

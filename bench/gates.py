@@ -24,6 +24,7 @@ from promql.histogram import histogram_quantile
 from slos.model import Objective, Rollout, Service
 from slos.plan import plan
 from slos.signals import FIRST_TOKEN_BUCKETS
+from slos.text_table import text_table
 
 CANARIES = 2_000
 TARGET, THRESHOLD = Decimal("0.95"), 0.8
@@ -320,23 +321,13 @@ def table(rows: Sequence[GateOutcomes]) -> Iterator[str]:
         minutes = f"{median(each.minutes for each in row.outcomes):.0f}"
         count = f"{len(row.outcomes):,}"
         lines.append((row.kind, "bad" if row.bad else "good", count, row.gate, *shares, minutes))
-    yield from _aligned(lines, 4)
+    yield from text_table(lines, right=range(4, len(heads)))
     yield ""
     errors: list[tuple[str, ...]] = [("gate", "bad promoted", "good aborted")]
     for gate in GATES:
         shares = (f"{100 * wrong(rows, gate, bad=bad):.2f}" for bad in (True, False))
         errors.append((gate, *shares))
-    yield from _aligned(errors, 1)
-
-
-def _aligned(lines: Sequence[Sequence[str]], texts: int) -> Iterator[str]:
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    for line in lines:
-        cells = (
-            cell.ljust(width) if index < texts else cell.rjust(width)
-            for index, (cell, width) in enumerate(zip(line, widths, strict=True))
-        )
-        yield "  ".join(cells).rstrip()
+    yield from text_table(errors, right=(1, 2))
 
 
 def main(*arguments: str) -> None:

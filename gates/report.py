@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
 
@@ -16,6 +16,7 @@ from gates.verdict import (
     UsageMeasurement,
     percent,
 )
+from slos.text_table import text_table
 
 _COLUMNS = ("criterion", "verdict", "canary", "baseline", "needs")
 
@@ -39,7 +40,7 @@ def as_text(context: Context, decision: GateDecision) -> str:
         f"{context.window} until {context.end}",
         "Bounds are weighted by the prompt classes of all arms together.",
         "",
-        *_table([_COLUMNS, *map(_row, decision.evaluations)]),
+        *text_table([_COLUMNS, *map(_row, decision.evaluations)]),
         "",
         f"{decision.verdict.value}, because:",
         *(f"  - {reason}" for reason in decision.reasons),
@@ -68,13 +69,6 @@ def _share(count: Count) -> str:
     if not count.total > 0:
         return "no events"
     return f"{percent(count.bad / count.total)} of {count.total:,.0f}"
-
-
-def _table(rows: list[tuple[str, ...]]) -> Iterator[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        yield "  ".join(cells).rstrip()
 
 
 def as_json(context: Context, decision: GateDecision) -> str:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from math import ceil, sqrt
 from statistics import NormalDist
 
+from slos.wilson import deviations
+
 _MOST = 10**12
 """Largest sample size that is searched for."""
 
@@ -50,14 +52,6 @@ def z_of(alpha: float) -> float:
     return ceil(NormalDist().inv_cdf(1 - alpha) * 10_000) / 10_000
 
 
-def deviations(count: Count, z: float) -> tuple[float, float]:
-    """Return the distances from a share down and up to its Wilson bounds."""
-    share, k = count.bad / count.total, z * z
-    width = z * sqrt(max(count.bad - count.bad * share + k / 4, 0))
-    shift = k * (0.5 - share)
-    return (width - shift) / (count.total + k), (width + shift) / (count.total + k)
-
-
 def bounds(arm: Classes, mix: Mapping[str, float], z: float) -> Bounds | None:
     """Return the share of an arm at the ``mix``, the weight of each class; None without events."""
     known = {name: count for name, count in arm.items() if count.total > 0 and mix.get(name, 0) > 0}
@@ -67,7 +61,7 @@ def bounds(arm: Classes, mix: Mapping[str, float], z: float) -> Bounds | None:
     high = low + 1 - sum(mix[name] for name in known)
     squares = [0.0, 0.0]
     for name, count in known.items():
-        for side, deviation in enumerate(deviations(count, z)):
+        for side, deviation in enumerate(deviations(count.bad, count.total, z)):
             squares[side] += (mix[name] * deviation) ** 2
     return Bounds(low, high, low - sqrt(squares[0]), high + sqrt(squares[1]))
 
@@ -97,10 +91,10 @@ def least_canary(baseline: Count, limit: float | None, margin: float, z: float) 
     ``limit``; the arms are assumed to have one class.  None: no number of events is enough.
     """
     share = baseline.bad / baseline.total
-    distance = deviations(baseline, z)[0]
+    distance = deviations(baseline.bad, baseline.total, z)[0]
 
     def enough(events: int) -> bool:
-        upper = deviations(Count(share * events, events), z)[1]
+        upper = deviations(share * events, events, z)[1]
         within = limit is None or share + upper <= limit
         return within and sqrt(upper**2 + distance**2) <= margin
 
@@ -109,7 +103,7 @@ def least_canary(baseline: Count, limit: float | None, margin: float, z: float) 
 
 def least_baseline(share: float, margin: float, z: float) -> int | None:
     """Return the least events of a baseline beside which any canary can be promoted."""
-    return _least(lambda events: deviations(Count(share * events, events), z)[0] <= margin)
+    return _least(lambda events: deviations(share * events, events, z)[0] <= margin)
 
 
 def _least(enough: Callable[[int], bool]) -> int | None:

@@ -43,15 +43,23 @@ def start(
     `rules` are files or patterns; `interval` is the scrape and evaluation interval in seconds;
     `alertmanager` is a base URL. The data of an earlier run in the same folder is kept.
     """
+    config = _config(scrape, labels, rules, interval, alertmanager)
+    return start_configured(program, folder, config, arguments)
+
+
+def start_configured(
+    program: Path, folder: Path, config: Mapping[str, object], arguments: Sequence[str] = ()
+) -> Prometheus:
+    """Start Prometheus with the content of its configuration file."""
     folder = folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
-    config = folder / "prometheus.yml"
-    config.write_text(yaml.safe_dump(_config(scrape, labels, rules, interval, alertmanager)))
+    file = folder / "prometheus.yml"
+    file.write_text(yaml.safe_dump(config))
 
     def command(ports: Sequence[int]) -> list[str | Path]:
         return [
             program,
-            f"--config.file={config}",
+            f"--config.file={file}",
             f"--storage.tsdb.path={folder / 'data'}",
             f"--web.listen-address={HOST}:{ports[0]}",
             "--web.enable-lifecycle",

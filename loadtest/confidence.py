@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from math import ceil, sqrt
+from math import ceil
 from statistics import NormalDist
 from typing import NamedTuple
+
+from slos.wilson import deviations
 
 
 class ShareBounds(NamedTuple):
@@ -18,11 +20,8 @@ def wilson(share: float, count: float, confidence: float) -> ShareBounds:
     """Return the Wilson score bounds of a share of ``count`` independent events."""
     if count <= 0:
         return ShareBounds(0.0, 1.0)
-    z2 = NormalDist().inv_cdf(confidence) ** 2
-    middle = share + z2 / (2 * count)
-    spread = sqrt(z2 * (share * (1 - share) / count + z2 / (4 * count * count)))
-    scale = 1 + z2 / count
-    return ShareBounds(max(0.0, (middle - spread) / scale), min(1.0, (middle + spread) / scale))
+    down, up = deviations(share * count, count, NormalDist().inv_cdf(confidence))
+    return ShareBounds(max(0.0, share - down), min(1.0, share + up))
 
 
 def least_count(target: float, confidence: float) -> int:

@@ -11,6 +11,7 @@ from loadtest.session import EndpointRuns, LoadTestResult
 from loadtest.sidecar_comparison import SidecarComparison
 from loadtest.stack_comparison import StackComparison
 from promql.http_client import public
+from slos.text_table import text_table
 
 _HEADINGS = (
     "load", "requests", "failed", "TTFT p50", "p99", "ITL p50", "p99", "tokens/s", "goodput/s",
@@ -51,13 +52,7 @@ def _lines(report: LoadReport) -> Iterator[str]:
 def _side(side: EndpointRuns) -> Iterator[str]:
     yield f"{public(side.endpoint.url)} ({side.endpoint.api}, model {side.endpoint.model})"
     rows = [_HEADINGS, *(_row(result) for result in side.results)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]
-    for row in rows:
-        cells = [
-            cell.ljust(width) if column in (0, len(row) - 1) else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        yield "  ".join(cells).rstrip()
+    yield from text_table(rows, right=range(1, len(_HEADINGS) - 1))
 
 
 def _row(result: LevelResult) -> tuple[str, ...]:

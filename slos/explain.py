@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from decimal import ROUND_FLOOR, ROUND_HALF_UP, Decimal
 from typing import Any
@@ -14,6 +14,7 @@ from slos.durations import format_duration
 from slos.indicators import good_sentence, indicator_of
 from slos.model import Service
 from slos.plan import Plan, PlannedObjective
+from slos.text_table import text_table
 
 FAILURES = (Decimal(1), Decimal("0.5"), Decimal("0.2"))
 """Error ratios with a detection time."""
@@ -112,7 +113,7 @@ def _policy(service: Service) -> Iterator[str]:
         yield ""
         yield "budget policy, for each objective:"
         rows = [(f"{_percent(step.spent)} spent", step.do) for step in service.policy]
-        yield from (f"  {line}".rstrip() for line in _table(rows[0], rows[1:]))
+        yield from (f"  {line}" for line in text_table(rows))
 
 
 def _lines(service: Service, explanation: Explanation) -> Iterator[str]:
@@ -147,7 +148,7 @@ def _lines(service: Service, explanation: Explanation) -> Iterator[str]:
         "least traffic",
     ]
     rows = [_row(alert) for alert in explanation.alerts]
-    yield from (f"  {line}".rstrip() for line in _table(heads, rows))
+    yield from (f"  {line}" for line in text_table([heads, *rows]))
     yield f"  {_verdict(explanation)}"
     if explanation.hang is not None:
         yield f"  a hang in which no request ends pages after {_time(explanation.hang)}"
@@ -185,13 +186,6 @@ def _verdict(explanation: Explanation) -> str:
     if ticket is not None:
         return f"a total outage does not page; it opens a ticket after {_time(ticket)}"
     return "a total outage fires none of these"
-
-
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    lines = [heads, *rows]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    for line in lines:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
 
 
 def _percent(ratio: Decimal) -> str:

@@ -33,6 +33,12 @@ def free_port() -> int:
         return int(one.getsockname()[1])
 
 
+def documented(name: str) -> list[str]:
+    """Return the documented commands of one kind of ``tokenslo``."""
+    commands = {command for _, fence in every_fence("sh") for command in fence.commands}
+    return sorted(command for command in commands if command.startswith(f"tokenslo {name} "))
+
+
 def start_and_stop_sidecar(arguments: list[str], folder: Path) -> None:
     """Start the sidecar as written, on free ports of this machine, and stop it."""
     taken = [
@@ -68,17 +74,7 @@ def start_and_stop_sidecar(arguments: list[str], folder: Path) -> None:
         process.wait()
 
 
-@pytest.mark.parametrize(
-    "command",
-    sorted(
-        {
-            command
-            for _, fence in every_fence("sh")
-            for command in fence.commands
-            if command.startswith("tokenslo exporter")
-        }
-    ),
-)
+@pytest.mark.parametrize("command", documented("exporter"))
 def test_sidecars_start_as_written(command: str, tmp_path: Path) -> None:
     if "capture=" in command and os.geteuid():
         pytest.skip("needs CAP_NET_RAW")
@@ -111,17 +107,7 @@ async def run_against_server(arguments: list[str], folder: Path) -> None:
 SERVED = ("doctor", "init", "backtest", "diagnose", "gate", "lint", "validate")
 
 
-@pytest.mark.parametrize(
-    "command",
-    sorted(
-        {
-            command
-            for _, fence in every_fence("sh")
-            for command in fence.commands
-            if command.startswith("tokenslo ") and command.split()[1] in SERVED
-        }
-    ),
-)
+@pytest.mark.parametrize("command", [each for name in SERVED for each in documented(name)])
 async def test_commands_about_servers_run_as_written(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,17 +120,7 @@ async def test_commands_about_servers_run_as_written(
 EMPTY_STATUS = {"tokenslo": "0.1.0", "layers": [], "sources": [], "objectives": [], "models": []}
 
 
-@pytest.mark.parametrize(
-    "command",
-    sorted(
-        {
-            command
-            for _, fence in every_fence("sh")
-            for command in fence.commands
-            if command.startswith("tokenslo top ")
-        }
-    ),
-)
+@pytest.mark.parametrize("command", documented("top"))
 async def test_sidecars_are_watched_as_written(command: str) -> None:
     async with fake_server({"/": EMPTY_STATUS, "/metrics": ""}) as server:
         urls = re.sub(r"http://[\w.-]+:\d+", server.url, command)
@@ -174,15 +150,7 @@ async def other_requests(_: web.Request) -> web.StreamResponse:
 
 
 @pytest.mark.parametrize(
-    "command",
-    sorted(
-        {
-            command
-            for _, fence in every_fence("sh")
-            for command in fence.commands
-            if command.startswith("tokenslo load ") and "--driver" not in command
-        }
-    ),
+    "command", [command for command in documented("load") if "--driver" not in command]
 )
 async def test_load_tests_run_as_written(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

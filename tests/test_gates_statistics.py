@@ -80,8 +80,8 @@ def test_classes_without_events_widen_the_share_by_their_weight(
 
 @given(counts, quantiles)
 def test_a_larger_sample_has_narrower_bounds(count: Count, z: float) -> None:
-    larger = Count(2 * count.bad, 2 * count.total)
-    for small, large in zip(deviations(count, z), deviations(larger, z), strict=True):
+    larger = deviations(2 * count.bad, 2 * count.total, z)
+    for small, large in zip(deviations(count.bad, count.total, z), larger, strict=True):
         assert large <= small + 1e-12
 
 

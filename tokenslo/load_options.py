@@ -148,7 +148,7 @@ def read_body(path: str) -> Mapping[str, object]:
 
 
 def check_folder(folder: Path, *, force: bool) -> None:
-    """Refuse an output folder before the test that cannot be written after it."""
+    """Check before the test that its results can be written after it."""
     existing = [folder / name for name in FILES if (folder / name).exists()]
     if existing and not force:
         raise click.ClickException(f"{existing[0]}: exists. Fix: give --force to replace it.")

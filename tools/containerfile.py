@@ -28,7 +28,7 @@ _BOUND = ("/etc/resolv.conf", "/usr/local/share/ca-certificates")
 
 
 class ContainerfileError(Exception):
-    """An instruction that cannot be executed."""
+    """An instruction that this script does not execute."""
 
 
 @dataclass

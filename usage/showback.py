@@ -19,7 +19,7 @@ _FULL = 0.9995
 UNAVAILABLE: Mapping[str, str] = {
     "kv_block_seconds": "engines report KV-cache blocks of all requests together, never by request",
 }
-"""Measures of usage that cannot be had, with the reason."""
+"""Measures of usage that are unavailable, with the reason."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from slos.text_table import text_table
 from usage.allocation import ConsumerShare
 from usage.showback import UNAVAILABLE, Showback, iso_time, notes
 
@@ -26,13 +27,7 @@ def _lines(report: Showback) -> Iterator[str]:
     yield report.rules.sentence
     yield ""
     rows = [HEADINGS, *table(report)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
-    for row in rows:
-        cells = [
-            cell.ljust(width) if column < _NAMES else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        yield "  ".join(cells).rstrip()
+    yield from text_table(rows, right=range(_NAMES, len(HEADINGS)))
     yield ""
     yield reconciliation(report)
     for name, why in UNAVAILABLE.items():
