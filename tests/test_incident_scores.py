@@ -96,14 +96,14 @@ RIGHT = diagnosis("likely", "kv_pressure", "overload", sick="waiting kv")
 RESULTS = (
     run(
         "kv-pressure",
-        200,
+        9200,
         proxy=ColumnResult((BURN, PRESSURE, QUEUE), (), RIGHT, 27),
         capture=ColumnResult((EARLY, BURN, PRESSURE, STORM), (), RIGHT, 27),
         scrape=ColumnResult((), ("FirstTokenErrorBudgetBurn",), diagnosis("no_data"), 75),
     ),
     run(
         "kv-pressure",
-        201,
+        9201,
         proxy=ColumnResult(
             (replace(BURN, seconds=30.0), PRESSURE),
             (),
@@ -120,13 +120,13 @@ RESULTS = (
     ),
     run(
         "source-down",
-        200,
+        9200,
         proxy=ColumnResult((TICKET,), (), diagnosis("likely", "source_down"), 13),
         scrape=ColumnResult((TICKET,), (), diagnosis("no_incident", "healthy", "source_down"), 13),
     ),
     run(
         "healthy",
-        200,
+        9200,
         proxy=ColumnResult((), (), diagnosis("no_incident", "healthy"), 75),
         capture=ColumnResult((BURN,), (), diagnosis("cannot_tell", "healthy", "overload"), 75),
         scrape=ColumnResult((STORM,), (), diagnosis("likely", "overload"), 75),
@@ -249,19 +249,19 @@ def test_results_are_read_as_written(results: Path) -> None:
 
 
 def test_a_file_that_is_no_result_is_named(results: Path) -> None:
-    file = result_file(results, "kv-pressure", 200)
+    file = result_file(results, "kv-pressure", 9200)
     for broken in ("{", "{}", json.dumps({"result": {}})):
         file.write_text(broken)
-        with pytest.raises(ValueError, match=r"kv-pressure/200\.json: is no result of this versi"):
+        with pytest.raises(ValueError, match=r"kv-pressure/9200\.json: is no result of this versi"):
             [*read(results)]
 
 
 def test_only_runs_without_a_result_are_played(results: Path) -> None:
-    planned = planned_runs(("kv-pressure", "healthy"), (7, 8), (200, 201), results)
+    planned = planned_runs(("kv-pressure", "healthy"), (7, 8), (9200, 9201), results)
     assert [(each.incident, each.seed, each.kind) for each in planned] == [
-        ("healthy", 200, "held out"),
-        ("kv-pressure", 201, "held out"),
-        ("healthy", 201, "held out"),
+        ("healthy", 9200, "held out"),
+        ("kv-pressure", 9201, "held out"),
+        ("healthy", 9201, "held out"),
         ("healthy", 7, "tuning"),
         ("kv-pressure", 8, "tuning"),
         ("healthy", 8, "tuning"),
@@ -281,9 +281,9 @@ def test_seeds_of_the_project_do_not_overlap() -> None:
 
 def test_the_page_is_written_again_without_playing(results: Path, tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    arguments = ["--incidents", "kv-pressure", "--held-out", "200", "--results", str(results)]
+    arguments = ["--incidents", "kv-pressure", "--held-out", "9200", "--results", str(results)]
     assert main([*arguments, "--page", str(page)]) == 0
-    assert "| held out | 200 | 1 |" in page.read_text()
+    assert "| held out | 9200 | 1 |" in page.read_text()
     assert "| tuning | 7 | 1 |" in page.read_text()
 
 

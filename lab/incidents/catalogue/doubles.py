@@ -23,7 +23,7 @@ def _two_at_once(pick: random.Random) -> Script:
     """Shrink the KV cache of the old version while the new one fails requests."""
     rate, share = round(pick.uniform(3.6, 4.4), 1), round(pick.uniform(0.35, 0.45), 2)
     prompt, output = pick.randint(380, 480), pick.randint(60, 80)
-    failing = round(pick.uniform(0.4, 0.6), 2)
+    failing = round(pick.uniform(0.5, 0.7), 2)
     load = replace(
         HEALTHY_LOAD,
         rate=rate,

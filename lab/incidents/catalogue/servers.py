@@ -67,7 +67,7 @@ def _overload_queued(pick: random.Random) -> Script:
 
 def _long_prompts(pick: random.Random) -> Script:
     """Make prompts about ten times as long, which fill the time with prefill."""
-    rate, longest = round(pick.uniform(2.2, 2.5), 1), pick.randint(1300, 1600)
+    rate, longest = round(pick.uniform(2.2, 2.4), 1), pick.randint(1450, 1700)
     load = replace(HEALTHY_LOAD, rate=rate, prompt_words=(100, 150), seed=pick.getrandbits(32))
     long = replace(load, prompt_words=(longest - 200, longest))
     return Script(
@@ -93,7 +93,7 @@ def _slow_engine(pick: random.Random) -> Script:
 
 def _batch_too_large(pick: random.Random) -> Script:
     """Fill a batch that is larger than the objective on the pace of tokens allows."""
-    rate, busy = round(pick.uniform(0.9, 1.1), 2), round(pick.uniform(3.0, 3.3), 2)
+    rate, busy = round(pick.uniform(0.7, 0.85), 2), round(pick.uniform(3.0, 3.3), 2)
     load = replace(HEALTHY_LOAD, rate=rate, max_tokens=(50, 60, 70), seed=pick.getrandbits(32))
     engine = EngineSettings(
         max_batch_size=64,
