@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from lab.incidents.catalogue import CATALOGUE
-from lab.incidents.incident import COLUMNS, Incident
-from lab.incidents.stage import service_name
+from lab.incidents.incident import COLUMNS, Column, Incident
+from lab.incidents.stage import service_name, slo_file
 from runbooks.checks import CHECKS
 from runbooks.playbooks import PLAYBOOKS
 from slos.causes import CAUSE_ALERTS
+from slos.load import load_file
 
 ALERTS = Path(__file__).parents[1] / "examples/chat/alerts"
 INCIDENTS = [pytest.param(each, id=each.key) for each in CATALOGUE.values()]
@@ -56,3 +57,10 @@ def test_every_cause_alert_is_expected_in_an_incident() -> None:
 
 def test_services_are_distinct() -> None:
     assert len({service_name(column) for column in COLUMNS}) == len(COLUMNS)
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+def test_the_slo_file_of_a_column_is_valid(column: Column, tmp_path: Path) -> None:
+    script = CATALOGUE["healthy"].script(random.Random(1))
+    [service] = load_file(slo_file(script, tmp_path, column)).services
+    assert service.service == service_name(column)

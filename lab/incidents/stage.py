@@ -118,7 +118,7 @@ def running(
         program = toolchain.program("prometheus", progress)
         promtool = toolchain.program("promtool", progress)
         progress("generating rules and history")
-        slo_files = {column: _slo_file(script, folder, column) for column in columns}
+        slo_files = {column: slo_file(script, folder, column) for column in columns}
         rules = threads.submit(_rules, folder, slo_files)
         history = threads.submit(
             write_history, promtool, slo_files, script.load.rate, folder, folder / "prometheus/data"
@@ -189,13 +189,15 @@ def _faults_file(folder: Path, model: str, version: int | str) -> Path:
 # Rules
 
 
-def _slo_file(script: Script, folder: Path, column: Column) -> Path:
+def slo_file(script: Script, folder: Path, column: Column) -> Path:
     """Write the SLO file of a column: the example's, for the series of one sidecar.
 
     It has one more objective, which timeouts of gateways burn.  Without a tap, objectives that need
-    one would open a ticket about missing signals.
+    one would open a ticket about missing signals.  Releases and replicas are not played.
     """
     content = yaml.safe_load(EXAMPLE_SLO.read_text())
+    for section in ("rollout", "autoscaling"):
+        del content[section]
     content["service"] = service_name(column)
     content["selector"] = {"model": _called_model(script), "column": column}
     objectives = [*content["objectives"], _DISCONNECTS]
