@@ -15,7 +15,8 @@ define run_tests
 	@failed=0; \
 	$(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder \
 		-m "not alone and $(1)" $(2) || failed=$$?; \
-	$(if $(ALONE),$(BIN)/python -m pytest -m "alone and $(1)" tests/integration || failed=$$?;) \
+	$(if $(ALONE),$(BIN)/python -m pytest -m "alone and $(1)" \
+		$$(grep -rl --include='*.py' mark.alone tests) || failed=$$?;) \
 	exit $$failed
 endef
 

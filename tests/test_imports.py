@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -70,12 +71,19 @@ NOT_IN_THE_SIDECAR = (
 )
 
 
+@cache
+def imports(path: Path) -> tuple[ast.Import | ast.ImportFrom, ...]:
+    """Return every import of a file, also those inside functions."""
+    tree = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    return tuple(node for node in tree if isinstance(node, ast.Import | ast.ImportFrom))
+
+
 def imported(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield line and top-level package of every import, also of those inside functions."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    """Yield line and top-level package of every import."""
+    for node in imports(path):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name.split(".")[0]) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
+        else:
             assert node.level == 0, f"{path}:{node.lineno}: imports are absolute"
             assert node.module is not None
             yield node.lineno, node.module.split(".")[0]
@@ -113,7 +121,7 @@ def test_a_wrong_import_would_be_found(tmp_path: Path) -> None:
 
 def exporter_imports(path: Path) -> Iterator[tuple[int, str]]:
     """Yield line and module or package below ``exporter`` of every import from there."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in imports(path):
         if isinstance(node, ast.ImportFrom) and node.module:
             package, *rest = node.module.split(".")
             if package == "exporter":
@@ -162,11 +170,11 @@ def other_clients(root: Path) -> list[str]:
     for package in (*MAY_IMPORT, "lab"):
         for path in sorted((root / package).rglob("*.py")):
             name = path.relative_to(root).as_posix()
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                module = getattr(node, "module", None) if isinstance(node, ast.ImportFrom) else None
-                names = [alias.name for alias in getattr(node, "names", ())]
-                imports = {module or "", *names, *(f"{module}.{each}" for each in names)}
-                wrong = imports & {*OTHER_CLIENTS, "requests"} - {ONE_CLIENT_EXCEPT.get(name)}
+            for node in imports(path):
+                module = node.module if isinstance(node, ast.ImportFrom) else None
+                names = [alias.name for alias in node.names]
+                taken = {module or "", *names, *(f"{module}.{each}" for each in names)}
+                wrong = taken & {*OTHER_CLIENTS, "requests"} - {ONE_CLIENT_EXCEPT.get(name)}
                 found += [f"{name}:{node.lineno} imports {each}" for each in sorted(wrong)]
     return found
 
