@@ -28,7 +28,8 @@ from bench.peers import COMPARED
 from exporter.protocol.events import Stream
 from exporter.recording.stream_recorder import StreamRecorder
 from exporter.samples import Snapshot
-from exporter.store.store import TAPS, Store
+from exporter.store.store import Store
+from exporter.store.unavailability import TAPS
 from exporter.web.collector import expose
 from lab import toolchain
 from lab.process import HOST

@@ -27,7 +27,8 @@ from exporter.protocol.events import CLIENT, SERVER, ObserverSettings, Stream
 from exporter.recording.stream_recorder import StreamRecorder
 from exporter.samples import Measurement, ModelInfo, Snapshot
 from exporter.sources.vllm.vllm_source import VllmSource
-from exporter.store.store import TAPS, Store
+from exporter.store.store import Store
+from exporter.store.unavailability import TAPS
 from exporter.web.collector import expose
 from promql.http_client import FetchLimits
 

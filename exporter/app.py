@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -23,17 +23,16 @@ from exporter.objectives.objective_log import ObjectiveLog
 from exporter.objectives.objective_status import evaluate
 from exporter.objectives.slo_events import SloEvents
 from exporter.objectives.time_slices import SliceEvaluator
-from exporter.objectives.unclassified_models import with_unclassified
 from exporter.objectives.unseen_models import selected_models, with_unseen
 from exporter.process_metrics import families as process_families
 from exporter.process_metrics import tap_families
 from exporter.render_gate import RENDER_GATE
-from exporter.samples import Snapshot, SourceError
+from exporter.scrape_loop import scrape
 from exporter.settings import Settings
 from exporter.settings.listeners import listener_access
 from exporter.sources import Source
 from exporter.sources.factory import configured
-from exporter.sources.probe import Probe, of_openai, of_triton, without_probes
+from exporter.sources.probe import Probe, of_openai, of_triton
 from exporter.sources.probe import families as probe_families
 from exporter.sources.tap_source import TapSource
 from exporter.store.decode_progress import DecodeProgress
@@ -47,7 +46,6 @@ from exporter.web.readiness import family as ready_family
 from exporter.web.server import Facts, application
 from exporter.web.status import Status
 from exporter.web.view_families import families
-from exporter.web.warm_up import WarmUp
 from slos.model import Service
 from slos.prompt_classes import shared_classes
 from slos.thresholds import thresholds
@@ -56,9 +54,6 @@ if TYPE_CHECKING:
     from exporter.web.otlp_export import OtlpExport, Push
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-DEFECT = "internal error, please report it"
-MIN_PAUSE = 0.25
-"""Minimum pause after a scrape, as a share of the interval: the sidecar serves meanwhile."""
 CHECK_INTERVAL = 1.0
 """Shortest time between checks whether engines decode."""
 
@@ -190,7 +185,7 @@ async def watch(
             supervisor.start("otlp-push", push)
         for source in sources:
             work = partial(
-                _scrape,
+                scrape,
                 source,
                 store,
                 objectives,
@@ -315,103 +310,6 @@ def _log_readiness(readiness: Readiness, problem_log: ProblemLog, now: float) ->
 def _update_progress(progress: DecodeProgress, store: Store) -> None:
     now = monotonic()
     progress.update(store.view(now), now)
-
-
-async def _scrape(
-    source: Source,
-    store: Store,
-    objectives: ObjectiveLog,
-    events: SloEvents,
-    interval: float,
-    probed: Collection[str],
-    updated: Callable[[], None],
-    *,
-    has_classes: bool = False,
-) -> None:
-    problem_log = ProblemLog()
-    warm_up = WarmUp()
-    while True:
-        began = monotonic()
-        snapshot = await _scrape_once(
-            source,
-            store,
-            problem_log,
-            events,
-            warm_up,
-            began,
-            probed,
-            updated,
-            has_classes=has_classes,
-        )
-        await RENDER_GATE.opened()
-        try:
-            objectives.update(snapshot, store.view, monotonic())
-        except Exception as error:
-            # A defect in logging objectives must not stop the scrape.
-            what = "logging which objectives can be measured"
-            problem_log.failed(what, DEFECT, monotonic(), error)
-        await asyncio.sleep(max(MIN_PAUSE * interval, began + interval - monotonic()))
-
-
-async def _scrape_once(
-    source: Source,
-    store: Store,
-    problem_log: ProblemLog,
-    events: SloEvents,
-    warm_up: WarmUp,
-    began: float,
-    probed: Collection[str],
-    updated: Callable[[], None],
-    *,
-    has_classes: bool,
-) -> Snapshot | None:
-    """Scrape a source and store the result; return the snapshot, None after an error."""
-    what = f"scraping {source.name}"
-    if isinstance(source, TapSource):
-        source.set_models(store.models(began))
-    try:
-        scraped = await source.snapshot(began)
-        await RENDER_GATE.opened()
-        snapshot = events.added(without_probes(scraped, probed), began)
-        if has_classes:
-            snapshot = with_unclassified(snapshot)
-        await asyncio.to_thread(warm_up.warm, snapshot)
-        now = await _store(store, snapshot, monotonic() - began, updated)
-    except SourceError as error:
-        now = monotonic()
-        store.fail(source.name, error, now, now - began)
-        problem_log.failed(what, str(error), now)
-        return None
-    except Exception as error:
-        # A defect in one source must not stop other sources or serving.
-        now = monotonic()
-        store.fail(
-            source.name, SourceError("defect", f"internal error: {error!r}"), now, now - began
-        )
-        problem_log.failed(what, DEFECT, now, error)
-        return None
-    problem_log.recovered(what, now)
-    for part, problem in snapshot.parts.items():
-        if problem:
-            problem_log.failed(f"{what}/{part}", str(problem), now)
-        else:
-            problem_log.recovered(f"{what}/{part}", now)
-    return snapshot
-
-
-async def _store(
-    store: Store, snapshot: Snapshot, took: float, updated: Callable[[], None]
-) -> float:
-    """Store a snapshot in steps, so that the sidecar continues to serve; return its time.
-
-    ``updated`` is called after every step.
-    """
-    async with store.updates:
-        now = monotonic()
-        for _ in store.updating(snapshot, now, took):
-            updated()
-            await RENDER_GATE.opened()
-    return now
 
 
 def _announce(version: str, url: str) -> None:

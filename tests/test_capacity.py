@@ -14,7 +14,8 @@ from exporter.recording.stream_recorder import MAX_TENANTS, StreamRecorder
 from exporter.samples import Snapshot
 from exporter.settings import load_settings
 from exporter.sources.triton.triton_source import TritonSource
-from exporter.store.store import TAPS, Store
+from exporter.store.store import Store
+from exporter.store.unavailability import TAPS
 from exporter.web.collector import expose
 from tests.fake_server import fake_server
 from tests.polling import until

@@ -30,6 +30,7 @@ from exporter.app import watch
 from exporter.log import ProblemLog
 from exporter.methods import METHODS
 from exporter.samples import Distribution, Measurement, ModelInfo, Snapshot, SourceError
+from exporter.scrape_loop import MIN_PAUSE
 from exporter.settings import Settings, load_settings
 from exporter.sources import BaseSource, Source
 from exporter.store import latency_history
@@ -428,7 +429,7 @@ async def test_a_slow_source_leaves_a_pause_between_its_scrapes() -> None:
     async with watching(Slow(good())) as url:
         await eventually(f"{url}/metrics", lambda *_: len(times) >= 5)
     pauses = [began - ended for (_, ended), (began, _) in pairwise(times)]
-    assert min(pauses) >= 0.95 * sidecar_module.MIN_PAUSE * quick().interval
+    assert min(pauses) >= 0.95 * MIN_PAUSE * quick().interval
 
 
 async def test_the_status_page_has_a_chart_of_the_latencies_that_were_scraped(

@@ -56,7 +56,7 @@ GROUND = {
 FLOORS = (
     GROUND,
     *({name} for name in ("protocol", "recording", "taps", "settings", "sources", "store")),
-    *({name} for name in ("objectives", "web", "doctor", "app")),
+    *({name} for name in ("objectives", "web", "doctor", "scrape_loop", "app")),
 )
 
 # What a running sidecar must not load: the generators' libraries and the lab's.

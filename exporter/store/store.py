@@ -33,9 +33,9 @@ from math import inf
 
 from exporter.methods import METHODS
 from exporter.samples import Measurement, Missing, Model, ModelInfo, Snapshot, SourceError
-from exporter.sources.unavailable import with_a_tap
 from exporter.store import last_minute
-from exporter.store.model_names import name_error, shortened
+from exporter.store.model_infos import model_infos
+from exporter.store.model_names import name_error
 from exporter.store.model_versions import (
     items_by_model,
     model_of,
@@ -46,11 +46,10 @@ from exporter.store.model_versions import (
 )
 from exporter.store.signal_record import SignalRecord, by_signal, in_catalogue_order, merged_record
 from exporter.store.source_health import SourceHealth
+from exporter.store.unavailability import why_unavailable
 from exporter.store.view import SignalState, SourceState, View, WaitingStreams
 from slos.signals import SIGNALS
 
-TAPS = "taps"
-"""The name of the source of the taps."""
 STEP_SIZE = 100
 """Signals updated in one step, which takes about a millisecond."""
 
@@ -138,7 +137,7 @@ class Store:
         return View(
             signals=tuple(chain.from_iterable(self.states_by_model(now))),
             sources=tuple(self._source_states(now)),
-            models=tuple(self._model_infos(now)),
+            models=self.models(now),
             engine_stats_age={
                 model: age + now - at
                 for at, snapshot in self._fresh_snapshots(now)
@@ -179,7 +178,8 @@ class Store:
 
     def models(self, now: float) -> tuple[ModelInfo, ...]:
         """Return every model that a source reports."""
-        return tuple(self._model_infos(now))
+        snapshots = (snapshot for _, snapshot in self._fresh_snapshots(now))
+        return model_infos(snapshots, self._excluded)
 
     # Updates
 
@@ -362,7 +362,7 @@ class Store:
     ) -> SignalState:
         best = record.best_method(now, self._stale_after)
         if not best:
-            note, fix, reason = self._why_unavailable(record, now)
+            note, fix, reason = why_unavailable(record, now, self._sources, tapped=self._tapped)
             stale = any(last.current for last in record.methods.values())
             return SignalState(
                 name,
@@ -385,29 +385,6 @@ class Store:
             note="; ".join(filter(None, (method.note, last.note))),
         )
 
-    def _why_unavailable(self, record: SignalRecord, now: float) -> tuple[str, str, str]:
-        """Return reason, fix, and the constant part of the reason.
-
-        They are the source's own, unless its last measurement is stale.
-        """
-        stale = [last for last in record.methods.values() if last.current]
-        if stale:
-            last = max(stale, key=lambda one: one.at)
-            missing = record.missing.get(last.source)
-            source = self._sources[last.source]
-            reason = f"no successful scrape for {now - last.at:.0f} s"
-            why = source.error or (missing.reason if missing else "")
-            fix = missing.fix if missing and not source.error else f"see the source {last.source}"
-            constant = f"no successful scrape of the source {last.source}"
-            return (f"{reason}: {why}" if why else reason), fix, constant
-        by_source = sorted(record.missing.items(), key=lambda item: item[0] == TAPS)
-        for name, missing in reversed(by_source):  # a tap measures most: its reason comes first
-            constant = f"the source {name} cannot be read" if missing.unread else missing.reason
-            fix = with_a_tap(missing.fix) if self._tapped else missing.fix
-            return missing.reason, fix, constant
-        reason = "the server does not report on this model any more"
-        return reason, "load the model", reason
-
     def _source_states(self, now: float) -> Iterator[SourceState]:
         for name, source in sorted(self._sources.items()):
             snapshot = self._snapshots.get(name)
@@ -421,15 +398,3 @@ class Store:
         for _, (at, snapshot) in sorted(self._snapshots.items()):
             if now - at <= self._stale_after:
                 yield at, snapshot
-
-    def _model_infos(self, now: float) -> Iterator[ModelInfo]:
-        infos: dict[Model, ModelInfo] = {}
-        for _, snapshot in self._fresh_snapshots(now):
-            excluded = self._excluded.get(snapshot.source, {})
-            for info in snapshot.models:
-                model = model_of(info)
-                if why := excluded.get(model) or name_error(model):
-                    name, version = map(shortened, model)
-                    info = replace(info, model=name, version=version, excluded=why)
-                infos.setdefault(model_of(info), info)
-        yield from (info for _, info in sorted(infos.items()))

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from promql.lint.located_query import Path
 from promql.lint.located_text import LocatedText
-from promql.lint.queries import Path
 from promql.tree import Expr
 
 Severity = Literal["error", "warning", "note"]

@@ -20,9 +20,10 @@ from promql.lint.checks import (
 )
 from promql.lint.context import DEFAULT_INTERVAL, LintContext
 from promql.lint.findings import CHECKS, Finding, Hit, ScalerHit
+from promql.lint.located_query import LocatedQuery
+from promql.lint.located_query import Path as KeyPath
 from promql.lint.located_text import STANDARD_INPUT, NoQueries, UnreadableFile, files_below, read
-from promql.lint.queries import LocatedQuery, find_queries
-from promql.lint.queries import Path as KeyPath
+from promql.lint.queries import find_queries
 from promql.lint.scalers import Scaler
 from promql.parse import parse
 from promql.tree import Expr

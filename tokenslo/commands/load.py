@@ -1,4 +1,7 @@
-"""``tokenslo load``: run a controlled load test."""
+"""``tokenslo load``: run a controlled load test.
+
+The declarations of its options take more than half of the file.
+"""
 
 from __future__ import annotations
 

@@ -24,7 +24,8 @@ from exporter.recording.model_registry import MAX_INITIAL_MODELS, MAX_MODELS
 from exporter.recording.stream_recorder import MAX_TENANTS, StreamRecorder
 from exporter.samples import Snapshot
 from exporter.sources.triton.triton_source import TritonSource
-from exporter.store.store import TAPS, Store
+from exporter.store.store import Store
+from exporter.store.unavailability import TAPS
 from exporter.web.collector import expose
 from exporter.web.readiness import family as ready_family
 from exporter.web.readiness import readiness

@@ -15,7 +15,7 @@ from promql.lint.context import (
     tests_existence,
 )
 from promql.lint.findings import Hit
-from promql.lint.queries import LocatedQuery
+from promql.lint.located_query import LocatedQuery
 from promql.tree import Aggregate, Binary, Call, Expr, Subquery, Vector, bare, selectors, walk
 
 _ADDING = ("sum", "avg")

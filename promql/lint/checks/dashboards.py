@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from promql.lint.context import COUNTER_FUNCTIONS, LintContext, calls
 from promql.lint.findings import Hit
-from promql.lint.queries import LocatedQuery
+from promql.lint.located_query import LocatedQuery
 from promql.tree import Binary, Expr, selectors, walk
 
 _OF_DEPLOYMENTS = ("cluster", "instance", "namespace", "pod")

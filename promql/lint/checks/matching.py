@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from promql.lint.context import LintContext
 from promql.lint.findings import Hit
-from promql.lint.queries import LocatedQuery
+from promql.lint.located_query import LocatedQuery
 from promql.matchers import Matcher, Template, known_labels
 from promql.tree import (
     Aggregate,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from promql.lint.catalogue import Metric, Part, nearest
 from promql.lint.context import LintContext, alternatives
 from promql.lint.findings import Hit
-from promql.lint.queries import LocatedQuery
+from promql.lint.located_query import LocatedQuery
 from promql.matchers import Matcher, Template
 from promql.tree import Aggregate, Binary, Call, Expr, Vector, walk
 

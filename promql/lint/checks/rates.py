@@ -16,7 +16,7 @@ from promql.lint.context import (
     constant,
 )
 from promql.lint.findings import Hit
-from promql.lint.queries import LocatedQuery
+from promql.lint.located_query import LocatedQuery
 from promql.matchers import Template
 from promql.parse import window_seconds
 from promql.tree import (

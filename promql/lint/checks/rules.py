@@ -9,7 +9,7 @@ from itertools import pairwise
 from promql.lint.checks.units import quantity
 from promql.lint.context import COUNTER_FUNCTIONS, RATIO, LintContext, calls, constant
 from promql.lint.findings import Hit
-from promql.lint.queries import LocatedQuery
+from promql.lint.located_query import LocatedQuery
 from promql.matchers import Matcher
 from promql.tree import (
     COMPARISONS,

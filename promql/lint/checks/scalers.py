@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from promql.lint.checks.units import quantity
 from promql.lint.context import LintContext
 from promql.lint.findings import Hit, ScalerHit, Severity
-from promql.lint.queries import LocatedQuery
+from promql.lint.located_query import LocatedQuery
 from promql.lint.scalers import LABEL_MATCHERS, Scaler, TriggerSettings
 from promql.tree import Aggregate, Binary, Call, Expr, Vector, bare, selectors, walk
 

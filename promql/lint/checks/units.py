@@ -9,7 +9,7 @@ from math import isclose, log
 from promql.lint.catalogue import Unit, unit_of
 from promql.lint.context import RATES, LintContext, alternatives, constant
 from promql.lint.findings import Hit
-from promql.lint.queries import LocatedQuery
+from promql.lint.located_query import LocatedQuery
 from promql.tree import (
     COMPARISONS,
     Aggregate,
