@@ -107,7 +107,7 @@ def _fence(found: re.Match[str], folder: Sandbox) -> str:
         folder.write(fence.title, fence.body)
     if fence.kind != "console":
         return found[0]
-    shown = re.findall(r"^\$ .*(?:\\\n.*)*", fence.body, re.MULTILINE)
+    shown = re.findall(r"^\$ (?:.*\\\n)*.*", fence.body, re.MULTILINE)
     last = len(shown) - 1
     body = ""
     for index, command in enumerate(shown):
