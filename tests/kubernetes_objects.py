@@ -19,6 +19,8 @@ _CUSTOM = {
     "HorizontalPodAutoscaler": "1.33",
     "ScaledObject": "keda-2.20",
     **dict.fromkeys(("AnalysisTemplate", "Canary", "MetricTemplate"), "rollouts"),
+    **dict.fromkeys(("BackendTrafficPolicy", "ClientTrafficPolicy"), "gateways"),
+    **dict.fromkeys(("AIGatewayRoute", "VirtualService", "DestinationRule"), "gateways"),
 }
 """Files with the schemas of custom resources, and of kinds with one schema for all releases."""
 _DEFINITIONS: Mapping[str, str] = {

@@ -19,6 +19,7 @@ import pytest
 from aiohttp import web
 
 from tests.fake_server import fake_server
+from tests.load_reports import write_report
 from tests.test_loadtest_client import look_alike
 from tokenslo.cli import COMMANDS, main
 from tokenslo.commands import gate
@@ -104,6 +105,37 @@ async def run_against_server(arguments: list[str], folder: Path) -> None:
         assert await asyncio.to_thread(exit_code, command) in codes
 
 
+def write_capacity(folder: Path) -> None:
+    """Write the SLO file and the load report that the page on overloads makes."""
+    (page,) = (
+        fence
+        for path, fence in every_fence("yaml")
+        if (path, fence.title) == ("docs/how-to/limit-overload.md", "slo.yaml")
+    )
+    (folder / "slo.yaml").write_text(page.body)
+    (folder / "load-out").mkdir()
+    write_report(folder / "load-out/load.json")
+
+
+@pytest.mark.parametrize(
+    "command",
+    sorted(
+        {
+            command
+            for _, fence in every_fence("sh")
+            for command in fence.commands
+            if command.startswith("tokenslo server-config ")
+        }
+    ),
+)
+def test_limits_are_printed_as_written(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_capacity(tmp_path)
+    assert exit_code(shlex.split(command)[1:]) == 0
+
+
 SERVED = ("doctor", "init", "backtest", "diagnose", "gate", "lint", "validate")
 
 
@@ -114,6 +146,8 @@ async def test_commands_about_servers_run_as_written(
     monkeypatch.setattr(gate, "sleep", lambda _: None)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "examples").symlink_to(ROOT / "examples")
+    if "--capacity" in command:
+        write_capacity(tmp_path)
     await run_against_server(shlex.split(command), tmp_path)
 
 
@@ -158,6 +192,7 @@ async def test_load_tests_run_as_written(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "examples/chat").mkdir(parents=True)
     (tmp_path / "examples/chat/slo.yaml").write_text(LENIENT)
+    (tmp_path / "slo.yaml").write_text(LENIENT)
     # One level of a few short requests is enough.
     written = re.sub(r"(--concurrency|--rate) [\d,.]+", r"\1 2", command)
     written = written.replace("--search-to 64", "--search-from 8 --search-to 8 --confidence 50%")

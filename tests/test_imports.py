@@ -24,14 +24,15 @@ MAY_IMPORT = {
     "diagnosis": {"runbooks", "slos", "promql"},
     "gates": {"slos", "promql"},
     "autoscaling": {"slos", "promql"},
-    "config_checks": {"slos", "promql", "documents"},
-    "exporter": {"config_checks", "slos", "promql"},
+    "admission": {"slos", "promql", "documents"},
+    "config_checks": {"admission", "slos", "promql", "documents"},
+    "exporter": {"admission", "config_checks", "slos", "promql"},
     "loadtest": {"slos", "promql"},
     "top": {"exporter", "slos", "promql"},
     "usage": {"slos", "promql"},
     "tokenslo": {
         *("exporter", "alerts", "dashboards", "runbooks", "diagnosis", "top", "slos", "promql"),
-        *("autoscaling", "config_checks", "gates", "loadtest", "usage"),
+        *("admission", "autoscaling", "config_checks", "gates", "loadtest", "usage"),
     },
 }
 ALSO = {"tokenslo/commands/demo.py": {"lab"}}

@@ -21,6 +21,7 @@ from tokenslo.cli import cli
 ROOT = Path(__file__).parent.parent
 # The folders whose summaries, names of tests and class names are checked.
 FOLDERS = (
+    "admission",
     "alerts",
     "autoscaling",
     "bench",
