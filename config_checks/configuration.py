@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 
+from admission.plan import AdmissionPlan
 from config_checks.gpu_topology import GpuTopology
+from config_checks.routes import IdleTimeout, RouteRetries, RouteTimeout
 from config_checks.setting import Setting
 from config_checks.triton_model import ENGINE, TritonModel
-from config_checks.workloads import RouteTimeout, ServerContainer
+from config_checks.workloads import ServerContainer
 from slos.model import Objective, Service
 
 TOKEN_INDICATORS = ("itl", "tpot", "ttft", "max_gap", "stream_completion", "disconnects")
@@ -20,7 +23,8 @@ class Configuration:
     """What was given; empty parts were not.
 
     ``options`` are LLM options outside a model repository, such as those of trtllm-serve.
-    ``output_tokens`` is the longest answer in tokens, 0 if it is unknown.
+    ``input_tokens`` and ``output_tokens`` are those of the longest prompt and answer, 0 if unknown.
+    ``plan`` has the limits of a measured capacity.
     """
 
     models: tuple[TritonModel, ...] = ()
@@ -31,6 +35,10 @@ class Configuration:
     topology: GpuTopology | None = None
     services: tuple[Service, ...] = ()
     output_tokens: int = 0
+    input_tokens: int = 0
+    plan: AdmissionPlan | None = None
+    idle_timeouts: tuple[IdleTimeout, ...] = ()
+    retries: tuple[RouteRetries, ...] = ()
 
     @property
     def engines(self) -> list[TritonModel]:
@@ -62,6 +70,20 @@ class Configuration:
         """Whether an objective needs streams; without SLO files it is assumed."""
         return not self.services or bool(self.objectives(TOKEN_INDICATORS))
 
+    def thresholds(self, *indicators: str) -> list[Decimal]:
+        """Return the thresholds of objectives and clauses in seconds."""
+        found = []
+        for _, objective in self.objectives(indicators):
+            if objective.indicator in indicators and objective.threshold is not None:
+                found.append(objective.threshold)
+            found += [value for key, value in objective.clauses.items() if key in indicators]
+        return found
+
+    @property
+    def longest_gap(self) -> Decimal:
+        """The longest silence of a stream within its objectives, 0 if it is unknown."""
+        return max(self.thresholds("ttft", "max_gap"), default=Decimal(0))
+
     @property
     def longest_answer(self) -> LongestAnswer | None:
         """The longest time that an answer may take within its objectives."""
@@ -91,12 +113,7 @@ class LongestAnswer:
 
 def _largest(config: Configuration, indicators: Sequence[str]) -> float:
     """Return the largest threshold of these indicators in seconds, 0 without one."""
-    found = [0.0]
-    for _, objective in config.objectives(indicators):
-        if objective.indicator in indicators and objective.threshold is not None:
-            found.append(float(objective.threshold))
-        found += [float(value) for key, value in objective.clauses.items() if key in indicators]
-    return max(found)
+    return float(max(config.thresholds(*indicators), default=0))
 
 
 def threatened(config: Configuration, indicators: Sequence[str]) -> Mapping[str, list[str]]:

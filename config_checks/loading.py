@@ -8,19 +8,22 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from admission.plan import AdmissionPlan
 from config_checks.configuration import Configuration
 from config_checks.gpu_topology import GpuTopology, parse_topology
+from config_checks.routes import (
+    IdleTimeout,
+    RouteRetries,
+    RouteTimeout,
+    idle_timeouts,
+    is_route,
+    route_retries,
+    route_timeouts,
+)
 from config_checks.setting import Setting
 from config_checks.text_proto import parse_text_proto
 from config_checks.triton_model import TritonModel
-from config_checks.workloads import (
-    RouteTimeout,
-    ServerContainer,
-    is_manifest,
-    is_route,
-    route_timeouts,
-    server_containers,
-)
+from config_checks.workloads import ServerContainer, is_manifest, server_containers
 from documents.files import Flaw, UnreadableText, read_text
 from documents.nodes import ComposeOptions, Node, Scalar, compose_json, compose_yaml
 from slos.errors import InvalidFile, Problem
@@ -56,6 +59,8 @@ class _Collected:
     options: list[Setting] = field(default_factory=list)
     containers: list[ServerContainer] = field(default_factory=list)
     routes: list[RouteTimeout] = field(default_factory=list)
+    idle_timeouts: list[IdleTimeout] = field(default_factory=list)
+    retries: list[RouteRetries] = field(default_factory=list)
     has_routes: bool = False
     notes: list[str] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
@@ -67,6 +72,8 @@ def load(
     topology: str | None = None,
     services: tuple[Service, ...] = (),
     output_tokens: int = 0,
+    input_tokens: int = 0,
+    plan: AdmissionPlan | None = None,
 ) -> tuple[Configuration, tuple[str, ...]]:
     """Read files and folders; return the configuration and notes on files that were skipped.
 
@@ -90,6 +97,10 @@ def load(
         matrix,
         services,
         output_tokens,
+        input_tokens,
+        plan,
+        tuple(found.idle_timeouts),
+        tuple(found.retries),
     )
     return config, tuple(found.notes)
 
@@ -197,6 +208,8 @@ def _yaml(path: Path, found: _Collected, *, given: bool) -> None:
         if is_route(document):
             found.has_routes = True
             found.routes += route_timeouts(document)
+            found.idle_timeouts += idle_timeouts(document)
+            found.retries += route_retries(document)
             used = True
         elif not is_manifest(document) and keys & _LLM_KEYS:
             found.options.append(document)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from config_checks.checks import batching, deployment, memory, streaming
+from config_checks.checks import admission, batching, deployment, memory, streaming
 from config_checks.configuration import Configuration
 from config_checks.findings import ConfigCheck
 
@@ -25,7 +25,8 @@ INPUTS: Mapping[str, tuple[Callable[[Configuration], bool], str]] = {
     ),
     "routes": (
         lambda config: config.has_routes,
-        "no HTTPRoute, AIGatewayRoute, VirtualService or BackendTrafficPolicy was given",
+        "no HTTPRoute, AIGatewayRoute, VirtualService, BackendTrafficPolicy or "
+        "ClientTrafficPolicy was given",
     ),
     "topology": (
         lambda config: config.topology is not None,
@@ -35,6 +36,22 @@ INPUTS: Mapping[str, tuple[Callable[[Configuration], bool], str]] = {
         lambda config: config.longest_answer is not None,
         "the longest answer is not known: give --slo FILE with an objective on itl or tpot, "
         "and --output-tokens N",
+    ),
+    "plan": (
+        lambda config: config.plan is not None,
+        "the capacity of a server is not known: give --capacity FILE",
+    ),
+    "ttft": (
+        lambda config: bool(config.thresholds("ttft")),
+        "no objective on ttft was given with --slo FILE",
+    ),
+    "prompt": (
+        lambda config: config.input_tokens > 0,
+        "the longest prompt is not known: give --input-tokens N",
+    ),
+    "gap": (
+        lambda config: config.longest_gap > 0,
+        "no objective on ttft or max_gap was given with --slo FILE",
     ),
 }
 """Input by key: whether it was given, and the reason if not."""
@@ -114,10 +131,11 @@ CHECKS: Mapping[str, ConfigCheck] = {
         "unbounded-queue",
         "warning",
         ("ttft", "queue"),
-        ("engine",),
-        "a queue without limit of length or time (`max_queue_size` 0)",
+        ("cpp",),
+        "a queue of an engine without limit (`max_queue_size` 0)",
         "in an overload all requests wait too long, instead of some that are rejected",
-        "set max_queue_size, or default_timeout_microseconds below the TTFT threshold",
+        "set default_queue_policy { max_queue_size }; `tokenslo server-config --capacity` has its "
+        "value",
         batching.unbounded_queue,
     ),
     "TC009": ConfigCheck(
@@ -251,6 +269,78 @@ CHECKS: Mapping[str, ConfigCheck] = {
         "start with --allow-metrics=true and --metrics-config histogram_latencies=true, and "
         "without counter_latencies=false",
         deployment.metrics_off,
+    ),
+    "TC022": ConfigCheck(
+        "long-queue",
+        "warning",
+        ("ttft", "queue", "goodput"),
+        ("triton", "plan"),
+        "a `max_queue_size` whose last request misses the TTFT threshold at the measured rate",
+        "in an overload accepted requests miss their objective, and the work on them is lost",
+        "set the queue length of `tokenslo server-config --capacity`",
+        admission.long_queue,
+    ),
+    "TC023": ConfigCheck(
+        "late-queue-timeout",
+        "warning",
+        ("ttft", "goodput"),
+        ("triton", "ttft"),
+        "a queue timeout above the TTFT threshold, or above what is left of it by --capacity",
+        "requests run that have already missed their objective, and delay the others",
+        "set the queue timeout of `tokenslo server-config --capacity`",
+        admission.late_queue_timeout,
+    ),
+    "TC024": ConfigCheck(
+        "ineffective-queue-policy",
+        "warning",
+        ("ttft", "queue"),
+        ("engine",),
+        "queue timeouts, priorities, or limits of the LLM API that the engine's model ignores",
+        "the queue is as if they were not set: the engine takes requests out of Triton at once",
+        "limit requests in flight at the gateway, or set the policy on a BLS in front of the "
+        "engine; the backend tensorrtllm has only max_queue_size",
+        admission.ineffective_policy,
+    ),
+    "TC025": ConfigCheck(
+        "delayed-requests",
+        "warning",
+        ("ttft", "goodput"),
+        ("triton",),
+        "`timeout_action: DELAY`",
+        "requests that missed their deadline are served later, instead of rejected",
+        "set timeout_action: REJECT",
+        admission.delayed_requests,
+    ),
+    "TC026": ConfigCheck(
+        "short-token-limits",
+        "error",
+        ("availability",),
+        ("prompt",),
+        "`max_input_len`, `max_num_tokens` without chunks, or `max_seq_len` below the longest "
+        "request",
+        "the engine refuses requests that clients may send, or cuts their answers",
+        "raise the limit, or enable chunked context (enable_chunked_prefill)",
+        admission.short_token_limits,
+    ),
+    "TC027": ConfigCheck(
+        "short-idle-timeout",
+        "error",
+        ("stream_completion", "availability"),
+        ("routes", "gap"),
+        "an idle timeout of a gateway that is not above the longest gap of a stream",
+        "the gateway cuts streams that meet their objectives",
+        "raise streamIdleTimeout to several times the threshold of TTFT and of max_gap",
+        deployment.short_idle_timeout,
+    ),
+    "TC028": ConfigCheck(
+        "retried-rejections",
+        "warning",
+        ("ttft", "queue", "goodput"),
+        ("routes",),
+        "retries of a gateway on status codes with which servers reject requests",
+        "each rejected request is sent again: retries multiply the load of an overload",
+        "retry on connect-failure,refused-stream only, with a retry budget",
+        deployment.retried_rejections,
     ),
 }
 """Check by identifier."""

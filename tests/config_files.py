@@ -12,7 +12,7 @@ max_batch_size: 64
 model_transaction_policy { decoupled: true }
 dynamic_batching {
   max_queue_delay_microseconds: 0
-  default_queue_policy: { max_queue_size: 128 }
+  default_queue_policy: { max_queue_size: 12 }
 }
 instance_group [ { count: 1 kind: KIND_CPU } ]
 model_warmup [ { name: "first" batch_size: 1 } ]
@@ -30,6 +30,11 @@ model_transaction_policy { decoupled: True }
 instance_group [ { count: 64 kind: KIND_CPU } ]
 parameters: { key: "accumulate_tokens" value: { string_value: "true" } }
 parameters: { key: "tensorrt_llm_model_name" value: { string_value: "tensorrt_llm" } }
+dynamic_batching { default_queue_policy {
+  timeout_action: REJECT
+  default_timeout_microseconds: 1600000
+  max_queue_size: 12
+} }
 """
 
 PRE = """\
@@ -50,7 +55,8 @@ ensemble_scheduling { step [
 BUILT = """\
 {
   "pretrained_config": {"mapping": {"tp_size": 2}},
-  "build_config": {"max_batch_size": 64, "plugin_config": {"use_paged_context_fmha": true}}
+  "build_config": {"max_batch_size": 64, "plugin_config": {"use_paged_context_fmha": true},
+                   "max_input_len": 6000, "max_num_tokens": 8192, "max_seq_len": 10000}
 }
 """
 
@@ -61,6 +67,7 @@ max_batch_size: 32
 num_postprocess_workers: 4
 cuda_graph_config:
   batch_sizes: [1, 8, 32]
+max_num_tokens: 8192
 """
 
 DEPLOYMENT = """\
@@ -83,6 +90,18 @@ kind: HTTPRoute
 spec:
   rules:
     - timeouts: {request: 5m}
+---
+apiVersion: gateway.envoyproxy.io/v1alpha1
+kind: BackendTrafficPolicy
+spec:
+  timeout: {http: {streamIdleTimeout: 30s}}
+  retry: {retryOn: {triggers: [connect-failure]}}
+---
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+spec:
+  http:
+    - retries: {attempts: 1, retryOn: "connect-failure,refused-stream"}
 """
 
 SLO = """\
@@ -112,6 +131,8 @@ FILES: Mapping[str, str] = {
     "topology.txt": TOPOLOGY,
 }
 """A configuration without faults."""
+LIMITS = ("--output-tokens", "4000", "--input-tokens", "6000")
+"""Options of the longest request that it accepts."""
 
 
 def write(folder: Path, files: Mapping[str, str]) -> None:

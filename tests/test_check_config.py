@@ -11,7 +11,8 @@ from click.testing import CliRunner, Result
 
 from config_checks.table import CHECKS
 from slos.indicators import INDICATORS
-from tests.config_files import ENGINE, FILES, write
+from tests.config_files import BLS, ENGINE, FILES, LIMITS, write
+from tests.load_reports import write_report
 from tests.test_lint_command import SARIF
 from tokenslo.commands.check_config import check_config
 
@@ -58,7 +59,7 @@ FAULTS = [
     ("TC005", "error", ENGINE_FILE, "count: 1", "count: 2", 9, "2 instances and 1 sets"),
     ("TC006", "warning", ENGINE_FILE, "microseconds: 0", "microseconds: 500", 6, "is 500"),
     ("TC007", "error", ENGINE_FILE, "inflight_fused_batching", "V1", 11, "is V1"),
-    ("TC008", "warning", ENGINE_FILE, "max_queue_size: 128", "max_queue_size: 0", 7, "is 0"),
+    ("TC008", "warning", ENGINE_FILE, "max_queue_size: 12", "max_queue_size: 0", 7, "is 0"),
     (
         "TC010",
         "warning",
@@ -189,6 +190,117 @@ FAULTS = [
         11,
         "freezes",
     ),
+    (
+        "TC022",
+        "warning",
+        ENGINE_FILE,
+        "max_queue_size: 12",
+        "max_queue_size: 128",
+        7,
+        "the last request waits 128 / 7.5/s = 17.07s, first-token (ttft 2s) allows 1.6s",
+    ),
+    ("TC022", "warning", BLS_FILE, "max_queue_size: 12", "max_queue_size: 13", 10, "is 13: the"),
+    ("TC022", "warning", BLS_FILE, "max_queue_size: 12", "max_queue_size: 1e300", 10, "is 1e300"),
+    (
+        "TC023",
+        "warning",
+        BLS_FILE,
+        "1600000",
+        "1600001",
+        9,
+        "(1.600001s), first-token (ttft 2s) allows 1.6s in the queue",
+    ),
+    (
+        "TC024",
+        "warning",
+        ENGINE_FILE,
+        "max_queue_size: 12",
+        "max_queue_size: 12 default_timeout_microseconds: 1600000",
+        7,
+        "default_timeout_microseconds of tensorrt_llm is 1600000, but its requests do not wait in",
+    ),
+    (
+        "TC024",
+        "warning",
+        ENGINE_FILE,
+        "dynamic_batching {",
+        "dynamic_batching { priority_levels: 2",
+        5,
+        "priority_levels of tensorrt_llm is 2, but",
+    ),
+    ("TC025", "warning", BLS_FILE, "REJECT", "DELAY", 8, "of tensorrt_llm_bls is DELAY"),
+    (
+        "TC026",
+        "error",
+        BUILT_FILE,
+        '"max_input_len": 6000',
+        '"max_input_len": 5999',
+        4,
+        "build_config.max_input_len is 5999, and the longest prompt has 6000 tokens",
+    ),
+    (
+        "TC026",
+        "error",
+        BUILT_FILE,
+        '"max_seq_len": 10000',
+        '"max_seq_len": 9999',
+        4,
+        "the longest sequence has 6000 + 4000 tokens",
+    ),
+    (
+        "TC026",
+        "error",
+        SERVE,
+        "max_num_tokens: 8192",
+        "max_num_tokens: 2048",
+        7,
+        "max_num_tokens is 2048, and a prompt of 6000 tokens is not chunked",
+    ),
+    (
+        "TC027",
+        "error",
+        DEPLOY,
+        "streamIdleTimeout: 30s",
+        "streamIdleTimeout: 2s",
+        24,
+        "BackendTrafficPolicy: 2 s of silence, the longest gap is 2 s",
+    ),
+    (
+        "TC028",
+        "warning",
+        DEPLOY,
+        "triggers: [connect-failure]",
+        "triggers: [retriable-status-codes], httpStatusCodes: [502, 503]",
+        25,
+        "BackendTrafficPolicy: retries on 503",
+    ),
+    (
+        "TC028",
+        "warning",
+        DEPLOY,
+        "connect-failure,refused-stream",
+        "connect-failure, 5xx,unavailable",
+        31,
+        "VirtualService: retries on 5xx, unavailable",
+    ),
+    (
+        "TC028",
+        "note",
+        DEPLOY,
+        "retries: {attempts: 1, retryOn: ",
+        "name: {a: ",
+        31,
+        "VirtualService: retries by default on unavailable",
+    ),
+    (
+        "TC028",
+        "note",
+        DEPLOY,
+        "{retryOn: {triggers: [connect-failure]}}",
+        "{numRetries: 2}",
+        25,
+        "BackendTrafficPolicy: retries by default on unavailable, 503",
+    ),
 ]
 # TC009 needs a second engine and TC011 states the policy of every engine.
 OF_OTHER_TESTS = {"TC009", "TC011"}
@@ -207,9 +319,11 @@ def invoke(
     return CliRunner().invoke(check_config, [*given, *options], standalone_mode=False)
 
 
-def findings(folder: Path, *options: str) -> list[dict[str, object]]:
-    slo = ("--slo", str(folder / "slo.yaml"), "--output-tokens", "4000")
-    done = invoke(folder, *slo, "--topology", str(folder / "topology.txt"), "--json", *options)
+def findings(folder: Path, *options: str, measured: bool = True) -> list[dict[str, object]]:
+    given = ["--slo", str(folder / "slo.yaml"), *LIMITS, "--topology", str(folder / "topology.txt")]
+    if measured:
+        given += ["--capacity", write_report(folder / "load.json")]
+    done = invoke(folder, *given, "--json", *options)
     assert done.exception is None, done.output
     found: list[dict[str, object]] = json.loads(done.stdout)["findings"]
     return found
@@ -280,7 +394,7 @@ def test_streams_are_not_expected_without_an_objective_on_them(folder: Path) -> 
         folder,
         {"slo.yaml": slo, ENGINE_FILE: ENGINE.replace("decoupled: true", "decoupled: false")},
     )
-    assert not [one for one in findings(folder) if one["check"] == "TC002"]
+    assert not [one for one in findings(folder, measured=False) if one["check"] == "TC002"]
 
 
 def test_missing_inputs_are_named(folder: Path) -> None:
@@ -395,3 +509,62 @@ def test_files_of_a_chart_with_templates_are_named_as_unchecked(folder: Path) ->
     done = invoke(folder)
     assert "templates/a.yaml: not checked" in done.stdout
     assert done.return_value == 0
+
+
+def test_a_policy_by_priority_is_compared(folder: Path) -> None:
+    policies = "".join(
+        f"priority_queue_policy {{ key: {key} value: {{ max_queue_size: {size} "
+        f"default_timeout_microseconds: 9600000 timeout_action: DELAY }} }}\n"
+        for key, size in ((1, 13), (2, 60))
+    )
+    batching = BLS.split("dynamic_batching")[0] + f"dynamic_batching {{\n{policies}}}\n"
+    write(folder, {BLS_FILE: batching})
+    found = [(one["check"], one["line"]) for one in findings(folder) if "bls" in str(one["file"])]
+    assert found == [("TC022", 8), ("TC023", 8), ("TC025", 8), ("TC025", 9)]
+
+
+def test_without_a_capacity_a_timeout_is_compared_with_the_threshold(folder: Path) -> None:
+    write(folder, {BLS_FILE: BLS.replace("1600000", "2000001")})
+    slo = ("--slo", str(folder / "slo.yaml"), "--json")
+    report = json.loads(invoke(folder, *slo).stdout)
+    (late,) = [one for one in report["findings"] if one["check"] == "TC023"]
+    assert str(late["evidence"]).endswith("(2.000001s), the tightest TTFT threshold is 2s")
+    assert {"check": "TC022", "name": "long-queue",
+            "reason": "the capacity of a server is not known: give --capacity FILE"} in report[
+        "unchecked"
+    ]  # fmt: skip
+
+
+def test_no_limit_of_the_queue_of_the_llm_api_has_an_effect(folder: Path) -> None:
+    model = (
+        'name: "llm"\nbackend: "python"\ninput { name: "sampling_param_max_tokens" }\n'
+        "dynamic_batching { default_queue_policy { max_queue_size: 12 } }\n"
+    )
+    write(folder, {"repository/llm/config.pbtxt": model})
+    found = [one for one in findings(folder) if str(one["file"]).endswith("llm/config.pbtxt")]
+    assert ("TC024", 4) in [(one["check"], one["line"]) for one in found]
+    assert "TC008" not in [one["check"] for one in found]
+
+
+def test_chunked_prompts_may_exceed_an_iteration(folder: Path) -> None:
+    chunked = FILES[SERVE].replace("8192", "2048") + "enable_chunked_prefill: true\n"
+    write(folder, {SERVE: chunked})
+    assert not [one for one in findings(folder) if one["check"] == "TC026"]
+
+
+def test_disabled_retries_and_idle_timeouts_are_no_faults(folder: Path) -> None:
+    deployment = (
+        FILES[DEPLOY]
+        .replace("attempts: 1", "attempts: 0")
+        .replace('"connect-failure,refused-stream"', '"5xx"')
+        .replace("{retryOn: {triggers: [connect-failure]}}", "{numRetries: 0}")
+        .replace("streamIdleTimeout: 30s", "streamIdleTimeout: 0s")
+    )
+    write(folder, {DEPLOY: deployment})
+    assert not [one for one in findings(folder) if one["check"] in ("TC027", "TC028")]
+
+
+def test_a_capacity_needs_the_slo_file_of_its_service(folder: Path) -> None:
+    capacity = ("--capacity", write_report(folder / "load.json"), *LIMITS)
+    done = invoke(folder, *capacity)
+    assert "A capacity is that of one service, and 0 were given" in str(done.exception)

@@ -25,10 +25,18 @@ from slos import initial_file
 from slos.errors import InvalidFile
 from slos.signals import SIGNALS
 from tests.fake_triton import FakeTriton, Handler, config, core, ensemble, fake_triton
+from tests.load_reports import write_report
 from tests.service_example import objective, service
 from tests.test_exporter_command import FIRST_RESPONSE, GAUGE, eventually, sidecar
 from tokenslo.cli import main
 
+CAPACITY_SLO = """\
+apiVersion: tokenslo/v1
+service: chat
+objectives:
+  - {name: first-token, indicator: ttft, threshold: 2s, target: 95%}
+  - {name: token-pace, indicator: itl, threshold: 60ms, target: 99%}
+"""
 SLO = """\
 apiVersion: tokenslo/v1
 service: chat
@@ -233,6 +241,50 @@ async def test_the_configuration_of_triton_is_checked(tmp_path: Path) -> None:
     assert {"TC012", "TC018", "TC020"} <= {one["check"] for one in configuration["unchecked"]}
     assert "TC006 queue-delay: max_queue_delay_microseconds of chat is 100" in shown
     assert "Not visible remotely: " in shown
+
+
+async def test_queues_of_triton_are_compared_with_a_capacity(tmp_path: Path) -> None:
+    slo = tmp_path / "slo.yaml"
+    slo.write_text(CAPACITY_SLO)
+    policy = {
+        "timeout_action": "DELAY",
+        "default_timeout_microseconds": 5000000,
+        "allow_timeout_override": True,
+        "max_queue_size": 64,
+    }
+    batching = {"default_queue_policy": policy, "priority_queue_policy": {"1": policy}}
+    models = {
+        "tensorrt_llm": config("tensorrtllm", dynamic_batching=batching),
+        "tensorrt_llm_bls": config("python", dynamic_batching=batching),
+    }
+    capacity = ("--capacity", write_report(tmp_path / "load.json"))
+    limits = ("--input-tokens", "6000", "--output-tokens", "2000")
+    async with triton(configs=models) as fake:
+        options = ("--slo", str(slo), *capacity, *limits)
+        _, text, _ = await run(fake.url, *options, "--json")
+        _, shown, _ = await run(fake.url, *options)
+        _, _, refused = await run(fake.url, *capacity)
+    found: dict[str, set[str]] = {}
+    for one in json.loads(text)["configuration"]["findings"]:
+        found.setdefault(one["check"], set()).add(one["path"].split(".", 1)[-1])
+    assert found["TC022"] == {
+        "default_queue_policy.max_queue_size",
+        "priority_queue_policy.1.max_queue_size",
+    }
+    assert found["TC023"] == {
+        "default_queue_policy.default_timeout_microseconds",
+        "priority_queue_policy.1.default_timeout_microseconds",
+    }
+    assert len(found["TC024"]) == 6  # three fields of both policies of the engine
+    assert len(found["TC025"]) == 2
+    assert (
+        "TC022 long-queue: default_queue_policy.max_queue_size of tensorrt_llm is 64: the last"
+        in shown
+    )
+    assert "Fix: set the queue length of `tokenslo server-config --capacity`" in " ".join(
+        shown.split()
+    )
+    assert "A capacity is that of one service, and 0 were given." in refused
 
 
 async def test_an_ensemble_that_states_no_policy_is_not_compared() -> None:

@@ -77,23 +77,16 @@ def _is_v1(model: TritonModel) -> bool:
 
 
 def unbounded_queue(config: Configuration) -> Iterator[ConfigFault]:
-    """Find queues without a limit of length or time."""
-    for model in config.engines:
+    """Find queues of engines without a limit of length; a timeout has no effect on them."""
+    for model in config.cpp_engines:
         batching = model.config.get("dynamic_batching")
         if batching is None:
             continue
-        policy = batching.get("default_queue_policy")
-        size = policy.get("max_queue_size") if policy else None
-        limit = policy.get("default_timeout_microseconds") if policy else None
+        size = batching.get("default_queue_policy", "max_queue_size")
         if size is not None and (size.templates or size.number):
             continue
-        if limit is not None and (limit.templates or limit.number):
-            continue
         state = "not set" if size is None else size.text or "empty"
-        yield ConfigFault(
-            size or batching,
-            f"max_queue_size of {model.name} is {state}, and default_timeout_microseconds too",
-        )
+        yield ConfigFault(size or batching, f"max_queue_size of {model.name} is {state}")
 
 
 def batch_limits_differ(config: Configuration) -> Iterator[ConfigFault | Unseen]:

@@ -98,6 +98,38 @@ def _found(root: Setting, key: str) -> Iterator[Setting]:
         yield from part.each(key)
 
 
+_REJECTED = frozenset(
+    (
+        *("5xx", "gateway-error", "unavailable", "resource-exhausted", "internal"),
+        *("500", "503", "429", "529"),
+    )
+)
+"""Conditions and status codes with which servers reject requests in an overload."""
+
+
+def short_idle_timeout(config: Configuration) -> Iterator[ConfigFault | Unseen]:
+    """Find idle timeouts of gateways that end before the longest gap."""
+    if not config.idle_timeouts:
+        yield Unseen("the routes set no idle timeout: the gateway's default applies")
+    gap = float(config.longest_gap)
+    for idle in config.idle_timeouts:
+        if 0 < idle.seconds <= gap:
+            evidence = f"{idle.kind}: {idle.seconds:g} s of silence, the longest gap is {gap:g} s"
+            yield ConfigFault(idle.setting, evidence)
+
+
+def retried_rejections(config: Configuration) -> Iterator[ConfigFault | Unseen]:
+    """Find retries of requests that a server rejected."""
+    if not config.retries:
+        yield Unseen("no VirtualService or policy with retries was given")
+    for retries in config.retries:
+        found = [one for one in retries.conditions if one in _REJECTED]
+        if found:
+            state = "retries by default on" if retries.defaults else "retries on"
+            evidence = f"{retries.kind}: {state} {', '.join(found)}"
+            yield ConfigFault(retries.setting, evidence, "note" if retries.defaults else None)
+
+
 def short_gateway_timeout(config: Configuration) -> Iterator[ConfigFault | Unseen]:
     """Find total time limits of gateways that end before the longest answer."""
     answer = config.longest_answer

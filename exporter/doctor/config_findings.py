@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 import aiohttp
 
+from admission.plan import AdmissionPlan
 from config_checks.checking import check
 from config_checks.configuration import Configuration
 from config_checks.findings import ConfigReport
@@ -23,9 +24,15 @@ from slos.model import Service
 
 
 async def check_served(
-    url: str, services: Sequence[Service], limits: FetchLimits
+    url: str,
+    services: Sequence[Service],
+    limits: FetchLimits,
+    plan: AdmissionPlan | None = None,
 ) -> ConfigReport | None:
-    """Check the ready models of the Triton at ``url``; None if it does not list them."""
+    """Check the ready models of the Triton at ``url``; None if it does not list them.
+
+    ``plan`` has the limits of a measured capacity.
+    """
     async with new_session() as session:
         index = f"{url}/v2/repository/index"
         try:
@@ -41,7 +48,8 @@ async def check_served(
         for name, model in zip(names, found, strict=True)
         if model is None
     ]
-    return check(Configuration(models=models, services=tuple(services)), notes=notes)
+    config = Configuration(models=models, services=tuple(services), plan=plan)
+    return check(config, notes=notes)
 
 
 async def _served(

@@ -16,6 +16,7 @@ from textwrap import wrap
 from time import monotonic
 from urllib.parse import urlsplit
 
+from admission.plan import AdmissionPlan
 from config_checks.findings import ConfigReport
 from config_checks.rendering import finding_json, unchecked_json
 from exporter.doctor.config_findings import check_served, configuration_rows
@@ -77,8 +78,11 @@ async def diagnose(
     services: Sequence[Service],
     version: str,
     options: Mapping[str, Sequence[str]],
+    plan: AdmissionPlan | None = None,
 ) -> DoctorReport:
     """Diagnose servers; ``options`` are arguments of ``load_settings``.
+
+    ``plan`` has the limits that the configuration of Triton's models is compared with.
 
     Raises InvalidFile if an address is wrong, or no known server responds.
     """
@@ -97,7 +101,7 @@ async def diagnose(
     view, measurements = View((), (), (), {}), tuple[Measurement, ...]()
     if given:
         view, measurements = await _view(load_settings({**options, **given}, {}), services)
-    configuration = await _configuration(servers, urls, services, limits)
+    configuration = await _configuration(servers, urls, services, limits, plan)
     objectives = evaluate(services, view)
     if TAP in settings and not given:
         objectives = tuple(_by_a_tap(state, settings[TAP]) for state in objectives)
@@ -118,10 +122,11 @@ async def _configuration(
     urls: Sequence[str],
     services: Sequence[Service],
     limits: FetchLimits,
+    plan: AdmissionPlan | None,
 ) -> ConfigReport | None:
     for server, url in zip(servers, urls, strict=True):
         if server.setting == "triton":
-            return await check_served(base(url), services, limits)
+            return await check_served(base(url), services, limits, plan)
     return None
 
 

@@ -13,6 +13,12 @@ from config_checks.loading import load
 from config_checks.rendering import as_json, as_sarif, as_text
 from config_checks.table import CHECKS
 from slos.terminal_text import terminal_text
+from tokenslo.admission_options import (
+    CapacityOptions,
+    capacity_option,
+    input_tokens_option,
+    output_tokens_option,
+)
 from tokenslo.file_name import FILE_NAME
 from tokenslo.files import libraries_option, load_all
 
@@ -27,13 +33,9 @@ from tokenslo.files import libraries_option, load_all
     help="SLO file whose objectives the configuration must allow; repeatable.",
 )
 @libraries_option
-@click.option(
-    "--output-tokens",
-    type=click.IntRange(min=1),
-    default=None,
-    metavar="N",
-    help="Output tokens of the longest answer, for timeouts and grace periods.",
-)
+@capacity_option
+@input_tokens_option
+@output_tokens_option
 @click.option(
     "--topology",
     metavar="FILE",
@@ -56,6 +58,8 @@ def check_config(
     paths: tuple[str, ...],
     slo: tuple[str, ...],
     libraries: tuple[Path, ...],
+    capacity: str | None,
+    input_tokens: int | None,
     output_tokens: int | None,
     topology: str | None,
     fail_on: str,
@@ -74,11 +78,15 @@ def check_config(
         raise click.UsageError("give --json or --sarif, not both.")
     if unknown := sorted({*disable} - CHECKS.keys()):
         raise click.BadParameter(f"there is no check {', '.join(unknown)}.", param_hint="--disable")
+    services = load_all(slo, libraries)
+    measured = CapacityOptions(capacity, input_tokens=input_tokens, output_tokens=output_tokens)
     config, notes = load(
         paths,
         topology=topology,
-        services=load_all(slo, libraries),
+        services=services,
         output_tokens=output_tokens or 0,
+        input_tokens=input_tokens or 0,
+        plan=measured.optional_plan(services),
     )
     report = check(config, disabled=disable, notes=notes)
     tool = version("tokenslo")
