@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from slos.errors import InvalidFile, Problem
 
-MAX_BYTES = 64 << 20
+MAX_BYTES = 16 << 20
 _MAX_NUMBER = 1e12
 _FIX = "give load.json, which `tokenslo load -o DIR` writes"
 _WITH_OBJECTIVES = "run `tokenslo load --slo FILE` at lower loads, or with --search"
@@ -147,9 +147,7 @@ def _kept(report: _ReportPart, levels: list[_ReportPart]) -> _ReportPart:
     if report.part("highest_rate").value is not None:
         rate = report.part("highest_rate").optional("kept")
         found = [
-            level
-            for level in levels
-            if level.text("kind") == "rate" and level.number("value") == rate
+            level for level in levels if _kind(level) == "rate" and level.number("value") == rate
         ]
         if rate is None or not found:
             report.part("highest_rate").refuse("no rate kept every objective", _WITH_OBJECTIVES)
@@ -163,13 +161,20 @@ def _kept(report: _ReportPart, levels: list[_ReportPart]) -> _ReportPart:
     return max(kept, key=lambda level: level.number("completed_per_second"))
 
 
+def _kind(level: _ReportPart) -> str:
+    kind = level.text("kind")
+    if kind not in ("rate", "concurrency"):
+        level.part("kind").refuse("is not rate or concurrency")
+    return kind
+
+
 def _load(level: _ReportPart) -> str:
-    return f"{level.text('kind')} {level.number('value').normalize():f}"
+    return f"{_kind(level)} {level.number('value').normalize():f}"
 
 
 def _in_flight(level: _ReportPart) -> Decimal:
     """Return the mean number of requests in the server: given, or by Little's law."""
-    if level.text("kind") == "concurrency":
+    if _kind(level) == "concurrency":
         return level.number("value")
     whole = level.part("latencies").part("e2e")
     if whole.value is None:

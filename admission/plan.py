@@ -14,7 +14,7 @@ from admission.queues import PriorityQueue, priority_queues
 from admission.thresholds import ServiceThresholds, thresholds_of
 from admission.work import longest_input, longest_output, running_sequences, tokens_per_iteration
 from slos.durations import format_duration
-from slos.errors import InvalidFile, Problem
+from slos.errors import InvalidFile, Problem, quoted
 from slos.indicators import threshold_text
 from slos.model import Service
 from slos.names import goodput_objective
@@ -112,15 +112,15 @@ def _check_objectives(service: Service, capacity: MeasuredCapacity) -> None:
             capacity.file,
             0,
             name,
-            f"was measured with the limit {capacity.objectives[name]}, {service.file} has "
-            f"{own[name]}",
+            f"was measured with the limit {quoted(capacity.objectives[name])}, {service.file} "
+            f"has {quoted(own[name])}",
             fix,
         )
         for name in sorted(shared)
         if own[name] != capacity.objectives[name]
     ]
     if capacity.objectives and not shared:
-        names = ", ".join(sorted(capacity.objectives))
+        names = ", ".join(map(quoted, sorted(capacity.objectives)))
         message = f"was measured against {names}, none of which is of {service.service}"
         problems.append(Problem(capacity.file, 0, "", message, fix))
     if problems:

@@ -140,6 +140,7 @@ LAST = ("endpoints", 0, "levels", 2)
         (put(None, *LAST, "latencies", "e2e"), "levels[2].latencies.e2e: was not measured"),
         (put(None, *FIRST, "latencies", "ttft"), "levels[0].latencies.ttft: was not measured"),
         (put(7, *FIRST, "kind"), "levels[0].kind: is not text"),
+        (put("x\n", *FIRST, "kind"), "levels[0].kind: is not rate or concurrency"),
         (put({"kept": None}, "highest_rate"), "highest_rate: no rate kept every objective"),
         (put({"kept": 3}, "highest_rate"), "highest_rate: no rate kept every objective"),
     ],
@@ -333,15 +334,15 @@ def test_unknown_token_counts_leave_limits_out() -> None:
             CHAT,
             replace(CAPACITY, objectives={"other/first": "1s"}),
             SETTINGS,
-            "load.json: was measured against other/first, none of which is of chat. Fix: run "
+            'load.json: was measured against "other/first", none of which is of chat. Fix: run '
             "`tokenslo load --slo slo.yaml` again.",
         ),
         (
             CHAT,
             replace(CAPACITY, objectives={"chat/first-token": "1s"}),
             SETTINGS,
-            "load.json: chat/first-token: was measured with the limit 1s, slo.yaml has 2s. Fix: "
-            "run `tokenslo load --slo slo.yaml` again.",
+            'load.json: chat/first-token: was measured with the limit "1s", slo.yaml has "2s". '
+            "Fix: run `tokenslo load --slo slo.yaml` again.",
         ),
     ],
 )

@@ -290,6 +290,6 @@ def test_a_capacity_of_other_limits_is_refused(capsys: pytest.CaptureFixture[str
     code, text, errors = run(capsys, "slo.yaml", *MEASURED)
     assert (code, text) == (2, "")
     assert errors == (
-        "load.json: chat/first-token: was measured with the limit 1s, slo.yaml has 2s. Fix: run "
-        "`tokenslo load --slo slo.yaml` again.\n"
+        'load.json: chat/first-token: was measured with the limit "1s", slo.yaml has "2s". '
+        "Fix: run `tokenslo load --slo slo.yaml` again.\n"
     )

@@ -9,6 +9,7 @@ from functools import cache
 from math import inf
 from pathlib import Path
 
+from admission.capacity_file import load_capacity
 from exporter.protocol import kserve_grpc
 from exporter.protocol.detection import observe
 from exporter.protocol.events import CLIENT, SERVER, Direction, ObserverSettings
@@ -286,6 +287,7 @@ TARGETS = (
     FuzzTarget("slo-jsonnet", _file("slo.jsonnet", load_file), examples=10),
     FuzzTarget("web-config", _file("web.yaml", read_web_config)),
     FuzzTarget("http-config", _file("http.yaml", read_http_client_config)),
+    FuzzTarget("load-report", _file("load.json", load_capacity)),
     FuzzTarget("settings", _file("tokenslo.yaml", _settings)),
     *MESSAGE_TARGETS,
 )

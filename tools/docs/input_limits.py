@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from admission import capacity
 from exporter.web_config.basic_auth import MAX_PENDING
 from exporter.web_config.reader import MAX_COST, MAX_USERS
 from promql import client, http_client, parse, token_reader
@@ -28,6 +29,7 @@ def rows() -> list[tuple[str, str, str]]:
             f"{jsonnet.MAX_BYTES // _MIB} MiB; {jsonnet._MAX_STACK} frames",
             problem,
         ),
+        ("a load report of `--capacity`", f"{capacity.MAX_BYTES // _MIB} MiB", problem),
         (
             "a linted file: size; values; depth",
             f"{located_text.MAX_BYTES // _MIB} MiB; {located_text.MAX_NODES:,}; "
