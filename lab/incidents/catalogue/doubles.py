@@ -21,9 +21,9 @@ from lab.incidents.incident import (
 
 def _two_at_once(pick: random.Random) -> Script:
     """Shrink the KV cache of the old version while the new one fails requests."""
-    rate, share = round(pick.uniform(3.6, 4.4), 1), round(pick.uniform(0.35, 0.45), 2)
+    rate, share = round(pick.uniform(3.9, 4.4), 1), round(pick.uniform(0.4, 0.45), 2)
     prompt, output = pick.randint(380, 480), pick.randint(60, 80)
-    failing = round(pick.uniform(0.5, 0.7), 2)
+    failing = round(pick.uniform(0.65, 0.8), 2)
     load = replace(
         HEALTHY_LOAD,
         rate=rate,

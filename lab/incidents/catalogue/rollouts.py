@@ -36,9 +36,12 @@ def shifted(load: LoadSettings, share: float) -> LoadSettings:
 
 
 def _bad_rollout(pick: random.Random) -> Script:
-    """Shift traffic to a version of which many requests fail."""
-    rate, share = round(pick.uniform(3.0, 4.0), 1), round(pick.uniform(0.5, 0.8), 2)
-    failing = round(pick.uniform(0.3, 0.6), 2)
+    """Shift traffic to a version of which many requests fail.
+
+    BadVersion needs 10 failures in each window; at one failure per second chance does not decide.
+    """
+    rate, share = round(pick.uniform(3.2, 4.0), 1), round(pick.uniform(0.6, 0.8), 2)
+    failing = round(pick.uniform(0.5, 0.7), 2)
     load = replace(HEALTHY_LOAD, rate=rate, seed=pick.getrandbits(32))
     return Script(
         {"rate": rate, "new_version_share": share, "failing_share": failing},
