@@ -289,7 +289,7 @@ SIGNALS: Mapping[str, Signal] = _catalogue(
     Signal("input_length", "Input length", "llm_request_input_tokens", "histogram",
            "Input tokens of each request.", buckets=LENGTH_BUCKETS, unit="tokens"),
     Signal("output_length", "Output length", "llm_request_output_tokens", "histogram",
-           "Output tokens of each request with the outcome ok.",
+           "Output tokens of each request with the outcome ok; engines count others too.",
            buckets=LENGTH_BUCKETS, unit="tokens"),
     Signal("slo_slices", "Time slices", "llm_slo_slices_total", "counter",
            "Time slices of an objective that have ended, by whether they were good.",
@@ -308,7 +308,7 @@ _TENANT_METRICS: Mapping[str, str] = {
 
 
 PROMPT_CLASS_SIGNALS = ("prompt_class", "input_length", "output_length")
-"""Signals that exist only with prompt classes."""
+"""Signals that a tap records only with prompt classes; engines may publish the lengths."""
 COMPANIONS = frozenset(
     {
         *("request_failures", "slo_slices"),
@@ -317,7 +317,7 @@ COMPANIONS = frozenset(
         *PROMPT_CLASS_SIGNALS,
     }
 )
-"""Signals that exist only with tenants, thresholds, failures or prompt classes."""
+"""Signals that exist only with tenants, thresholds, failures, prompt classes or some engines."""
 MAIN_SIGNALS = tuple(key for key in SIGNALS if key not in COMPANIONS)
 """Signals that every source reports, with a value or the reason why it is unavailable."""
 

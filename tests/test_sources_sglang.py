@@ -73,6 +73,27 @@ async def test_values() -> None:
     assert value(found["e2e"]) == Distribution((4.0, inf), (8, 10), 29.0)
 
 
+async def test_lengths_are_those_of_the_engine() -> None:
+    labels = f'engine_type="unified",model_name="{CHAT}"'
+    text = "".join(
+        f"# TYPE sglang:{name}_tokens_histogram histogram\n"
+        f'sglang:{name}_tokens_histogram_bucket{{{labels},le="100.0"}} 4\n'
+        f'sglang:{name}_tokens_histogram_bucket{{{labels},le="+Inf"}} 10\n'
+        f"sglang:{name}_tokens_histogram_sum{{{labels}}} 7500\n"
+        f"sglang:{name}_tokens_histogram_count{{{labels}}} 10\n"
+        for name in ("prompt", "generation")
+    )
+    found = by_signal(await scrape(CAPTURE + text))
+    for signal, quality in (("input_length", "exact"), ("output_length", "estimate")):
+        one = found[signal]
+        assert isinstance(one, Measurement)
+        assert (value(one), METHODS[one.method].quality) == (
+            Distribution((100.0, inf), (4, 10), 7500),
+            quality,
+        )
+    assert "input_length" not in by_signal(await scrape(CAPTURE))
+
+
 async def test_ttft_is_that_of_streams() -> None:
     found = by_signal(await scrape(CAPTURE))
     assert value(found["ttft"]) == Distribution((0.2, inf), (4, 9), 2.25)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 import pytest
@@ -272,7 +273,9 @@ nv_llm_output_token_len_sum{model="chat",response_metric_type="total_output_toke
 # TYPE nv_llm_input_token_len histogram
 nv_llm_input_token_len_count{model="chat",response_metric_type="total_input_tokens",version="1"} 9
 nv_llm_input_token_len_sum{model="chat",response_metric_type="total_input_tokens",version="1"} 70
-"""
+nv_llm_input_token_len_bucket{model="chat",LABEL,version="1",le="10"} 8
+nv_llm_input_token_len_bucket{model="chat",LABEL,version="1",le="+Inf"} 9
+""".replace("LABEL", 'response_metric_type="total_input_tokens"')
     )
     by_signal = found(await scrape(metrics=metrics, configs=CPP), "chat")
     assert by_signal["output_tokens"] == Measurement(
@@ -281,6 +284,11 @@ nv_llm_input_token_len_sum{model="chat",response_metric_type="total_input_tokens
     assert by_signal["input_tokens"] == Measurement(
         "input_tokens", "chat", "1", "trtllm_input_length", {(): 70}
     )
+    assert by_signal["input_length"] == Measurement(
+        *("input_length", "chat", "1", "trtllm_input_length"),
+        {(): Distribution((10, inf), (8, 9), 70)},
+    )
+    assert "output_length" not in by_signal  # a histogram without buckets
 
 
 async def test_publishing_engine_metrics_is_enough_to_be_reported_on() -> None:

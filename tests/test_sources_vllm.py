@@ -28,21 +28,23 @@ def plain(kind: str, *samples: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("name", "signal"),
+    ("name", "signal", "method"),
     [
-        ("time_to_first_token_seconds", "ttft"),
-        ("inter_token_latency_seconds", "itl"),
-        ("time_per_output_token_seconds", "itl"),
-        ("e2e_request_latency_seconds", "e2e"),
-        ("request_queue_time_seconds", "queue"),
-        ("request_prefill_time_seconds", "prefill"),
-        ("request_decode_time_seconds", "decode"),
+        ("time_to_first_token_seconds", "ttft", "vllm_histogram"),
+        ("inter_token_latency_seconds", "itl", "vllm_histogram"),
+        ("time_per_output_token_seconds", "itl", "vllm_histogram"),
+        ("e2e_request_latency_seconds", "e2e", "vllm_histogram"),
+        ("request_queue_time_seconds", "queue", "vllm_histogram"),
+        ("request_prefill_time_seconds", "prefill", "vllm_histogram"),
+        ("request_decode_time_seconds", "decode", "vllm_histogram"),
+        ("request_prompt_tokens", "input_length", "vllm_input_lengths"),
+        ("request_generation_tokens", "output_length", "vllm_output_lengths"),
     ],
 )
-async def test_histograms(name: str, signal: str) -> None:
+async def test_histograms(name: str, signal: str, method: str) -> None:
     by_signal = found(await scrape(metrics=core() + histogram(name), configs=VLLM), "chat")
     expected = {(): Distribution((0.25, inf), (2, 5), 2.5)}
-    assert by_signal[signal] == Measurement(signal, "chat", "1", "vllm_histogram", expected)
+    assert by_signal[signal] == Measurement(signal, "chat", "1", method, expected)
 
 
 async def test_the_newest_name_wins() -> None:

@@ -13,6 +13,19 @@ METHODS: Mapping[str, Method] = {
         "SGLang's own histogram",
         "measured in the server: excludes the network",
     ),
+    "sglang_input_lengths": Method(
+        ENGINE,
+        "exact",
+        "SGLang's own histogram of prompt lengths",
+        "counted when a request completes; older releases need --collect-tokens-histogram",
+    ),
+    "sglang_output_lengths": Method(
+        ENGINE,
+        "estimate",
+        "SGLang's own histogram of response lengths",
+        "includes partial responses of aborted requests; older releases need "
+        "--collect-tokens-histogram",
+    ),
     "sglang_shared_intervals": Method(
         DERIVED,
         "estimate",

@@ -13,6 +13,20 @@ METHODS: Mapping[str, Method] = {
         "vLLM's own histogram",
         "measured in the engine: excludes Triton's queue and the network",
     ),
+    "vllm_input_lengths": Method(
+        ENGINE,
+        "exact",
+        "vLLM's own histogram of prompt lengths",
+        "counted when a request finishes, aborted ones too; a request of several choices counts "
+        "once for each",
+    ),
+    "vllm_output_lengths": Method(
+        ENGINE,
+        "estimate",
+        "vLLM's own histogram of response lengths",
+        "includes partial responses of aborted requests; a request of several choices counts once "
+        "for each",
+    ),
     "vllm_tpot": Method(
         ENGINE,
         "exact",

@@ -15,7 +15,7 @@ UNCLASSIFIED = Unavailable(
     never=True,
 )
 LENGTHS = Unavailable(
-    "the lengths of prompts and responses are recorded at taps only", OBSERVE, never=True
+    "this server publishes no histogram of the lengths of prompts or responses", OBSERVE, never=True
 )
 _WHY = {
     signal: UNCLASSIFIED if signal == "prompt_class" else LENGTHS for signal in PROMPT_CLASS_SIGNALS

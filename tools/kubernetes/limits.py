@@ -20,7 +20,6 @@ from slos.prompt_classes import MAX_CLASSES
 from slos.signals import (
     MODEL_LABELS,
     OUTCOMES,
-    PROMPT_CLASS_SIGNALS,
     SIGNALS,
     TENANT_SIGNALS,
     Signal,
@@ -57,9 +56,7 @@ def model_samples(prompt_classes: int = MAX_CLASSES) -> int:
     is rounded up, so that a new signal rarely changes the manifests.
     """
     served = [
-        signal
-        for signal in SIGNALS.values()
-        if prompt_classes or signal.key not in PROMPT_CLASS_SIGNALS
+        signal for signal in SIGNALS.values() if prompt_classes or signal.key != "prompt_class"
     ]
     signals = sum(_signal_samples(signal, prompt_classes) for signal in served)
     of_other_tenants = sum(len(known_labels(signal)) for signal in TENANT_SIGNALS)

@@ -24,6 +24,8 @@ HISTOGRAMS = (
     ("itl_normalized", "sglang_histogram", "sglang:inter_token_latency_seconds"),
     ("e2e", "sglang_histogram", "sglang:e2e_request_latency_seconds"),
     ("queue", "sglang_histogram", "sglang:queue_time_seconds"),
+    ("input_length", "sglang_input_lengths", "sglang:prompt_tokens_histogram"),
+    ("output_length", "sglang_output_lengths", "sglang:generation_tokens_histogram"),
 )
 COUNTERS = (
     ("input_tokens", "sglang:prompt_tokens_total"),

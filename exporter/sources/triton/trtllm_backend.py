@@ -142,9 +142,10 @@ def interpret(
         if model in by_model:
             yield from _gauges(info, by_model[model], engines.get(model), now, frozen_after)
     keys = [(info.model, info.version) for info in models]
-    inputs, outputs = (metrics.total(name, "_sum") for name in (INPUT_LENGTH, OUTPUT_LENGTH))
-    yield from of_models("input_tokens", "trtllm_input_length", keys, inputs)
-    yield from of_models("output_tokens", "trtllm_output_length", keys, outputs)
+    for direction, name in (("input", INPUT_LENGTH), ("output", OUTPUT_LENGTH)):
+        method = f"trtllm_{direction}_length"
+        yield from of_models(f"{direction}_tokens", method, keys, metrics.total(name, "_sum"))
+        yield from of_models(f"{direction}_length", method, keys, metrics.distributions(name))
 
 
 def _by_model(metrics: FamiliesByModel, models: Sequence[ModelInfo]) -> dict[Model, _Gauges]:

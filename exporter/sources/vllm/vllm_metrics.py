@@ -34,19 +34,23 @@ DURATION = "vllm:e2e_request_latency_seconds"
 FINISH_REASONS = "vllm:request_success_total"
 REJECTIONS = "vllm:admission_rejections_total"
 TPOT = "vllm:request_time_per_output_token_seconds"
+INPUT_TOKENS = "vllm:request_prompt_tokens"
 OUTPUT_TOKENS = "vllm:request_generation_tokens"
 CACHE_CONFIG = "vllm:cache_config_info"
 LORA = "vllm:lora_requests_info"
 
-# Signal, then the family's names, newest first.  What older releases (and Triton's backend) call
-# time per output token is fed with inter-token latencies.
+# Signal and method, then the family's names, newest first.  What older releases (and Triton's
+# backend) call time per output token is fed with inter-token latencies.
+_TIMES = "vllm_histogram"
 HISTOGRAMS = (
-    ("ttft", ("vllm:time_to_first_token_seconds",)),
-    ("itl", ("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds")),
-    ("e2e", (DURATION,)),
-    ("queue", ("vllm:request_queue_time_seconds",)),
-    ("prefill", ("vllm:request_prefill_time_seconds",)),
-    ("decode", ("vllm:request_decode_time_seconds",)),
+    ("ttft", _TIMES, ("vllm:time_to_first_token_seconds",)),
+    ("itl", _TIMES, ("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds")),
+    ("e2e", _TIMES, (DURATION,)),
+    ("queue", _TIMES, ("vllm:request_queue_time_seconds",)),
+    ("prefill", _TIMES, ("vllm:request_prefill_time_seconds",)),
+    ("decode", _TIMES, ("vllm:request_decode_time_seconds",)),
+    ("input_length", "vllm_input_lengths", (INPUT_TOKENS,)),
+    ("output_length", "vllm_output_lengths", (OUTPUT_TOKENS,)),
 )
 COUNTERS = (
     ("input_tokens", "vllm:prompt_tokens_total"),
@@ -80,10 +84,9 @@ FAMILIES = frozenset(
         FINISH_REASONS,
         REJECTIONS,
         TPOT,
-        OUTPUT_TOKENS,
         CACHE_CONFIG,
         LORA,
-        *(name for _, names in (*HISTOGRAMS, *GAUGES) for name in names),
+        *(name for *_, names in (*HISTOGRAMS, *GAUGES) for name in names),
         *(name for _, name in COUNTERS),
     }
 )
@@ -102,9 +105,9 @@ def interpret(
 ) -> Iterator[Measurement | Missing]:
     """Yield the measurements of these models, and the reason for every refused value."""
     keys = [(info.model, info.version) for info in models]
-    for signal, names in HISTOGRAMS:
+    for signal, method, names in HISTOGRAMS:
         histograms = _newest([metrics.distributions(name) for name in names])
-        yield from of_models(signal, "vllm_histogram", keys, histograms)
+        yield from of_models(signal, method, keys, histograms)
     yield from _tpot(metrics, keys)
     for signal, name in COUNTERS:
         yield from of_models(signal, "vllm_counter", keys, metrics.total(name))
