@@ -29,9 +29,9 @@ from lab.incidents.stored_results import (
     write,
 )
 
-TUNING_SEEDS = (0, 1, 2, 100, 101, 102, 103, 104, 200, 201, 202, 203, 204, 300, 301)
+TUNING_SEEDS = (0, 1, 2, 100, 101, 102, 103, 104, 200, 201, 202, 203, 204, 300, 301, 302)
 """Those from 100 on were held out until their results changed a check."""
-HELD_OUT_SEEDS = (302, 303, 304, 305, 306)
+HELD_OUT_SEEDS = (303, 304, 305, 306, 307)
 
 _CHECKOUT = Path(__file__).parents[2]
 _PAGE = _CHECKOUT / "docs/reference/incident-scores.md"

@@ -143,7 +143,7 @@ def _slow_clients(pick: random.Random) -> Script:
 
 def _broken_streams(pick: random.Random) -> Script:
     """Let a share of streams end with an error after some tokens."""
-    rate, share = round(pick.uniform(2.5, 3.5), 1), round(pick.uniform(0.5, 0.65), 2)
+    rate, share = round(pick.uniform(2.5, 3.5), 1), round(pick.uniform(0.65, 0.8), 2)
     load = replace(HEALTHY_LOAD, rate=rate, seed=pick.getrandbits(32))
     breaking = replace(load, failing_mid_stream=share)
     return Script(
