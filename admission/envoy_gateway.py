@@ -58,9 +58,9 @@ def backend_traffic_policy(plan: AdmissionPlan, names: GatewayNames) -> dict[str
                 }
             },
             "circuitBreaker": {
-                "maxConnections": plan.in_flight,
-                "maxParallelRequests": plan.in_flight,
-                "maxPendingRequests": plan.in_flight,
+                "maxConnections": plan.gateway.in_flight,
+                "maxParallelRequests": plan.gateway.in_flight,
+                "maxPendingRequests": plan.gateway.pending,
                 "retryBudget": {
                     "percent": {"numerator": ceil(retries * 100)},
                     "minRetryConcurrency": 1,

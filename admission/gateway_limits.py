@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from decimal import Decimal
 
 from admission.capacity import MeasuredCapacity
@@ -20,14 +21,31 @@ _COARSE = 10
 """Requests per second below which a whole number per second is too coarse."""
 
 
-def requests_in_flight(running: int, queued: int, settings: AdmissionSettings) -> Computed[int]:
-    """Return how many requests one gateway may have in flight: Envoy counts in each process."""
-    found = (running + queued) * settings.replicas // settings.gateways
-    found = min(max(found, 1), MAX_COUNT)
-    arithmetic = f"({running} running + {queued} queued){_shared(settings)}"
-    name = "gateway: requests in flight"
+@dataclass(frozen=True, slots=True)
+class GatewayRequests:
+    """Requests of one gateway: in flight, and those that wait for a connection."""
+
+    in_flight: int
+    pending: int
+
+
+def gateway_requests(
+    running: int, queued: int, settings: AdmissionSettings
+) -> Computed[GatewayRequests]:
+    """Return how many requests one gateway may have: Envoy counts in each process."""
+    in_flight, pending = (
+        min(max(number * settings.replicas // settings.gateways, 1), MAX_COUNT)
+        for number in (running + queued, queued)
+    )
+    both = f"({running} running + {queued} queued){_shared(settings)}"
+    waiting = f"{queued} queued{_shared(settings)}"
+    why = "running sequences, queues"
     return Computed(
-        found, (AdmissionLimit(name, str(found), arithmetic, "running sequences, queues"),)
+        GatewayRequests(in_flight, pending),
+        (
+            AdmissionLimit("gateway: requests in flight", str(in_flight), both, why),
+            AdmissionLimit("gateway: pending requests", str(pending), waiting, why),
+        ),
     )
 
 

@@ -40,10 +40,10 @@ def destination_rule(plan: AdmissionPlan, names: GatewayNames) -> dict[str, obje
             "host": names.host,
             "trafficPolicy": {
                 "connectionPool": {
-                    "tcp": {"maxConnections": plan.in_flight},
+                    "tcp": {"maxConnections": plan.gateway.in_flight},
                     "http": {
-                        "http1MaxPendingRequests": plan.in_flight,
-                        "http2MaxRequests": plan.in_flight,
+                        "http1MaxPendingRequests": plan.gateway.pending,
+                        "http2MaxRequests": plan.gateway.in_flight,
                     },
                 },
                 "retryBudget": {"percent": percent, "minRetryConcurrency": 1},

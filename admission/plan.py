@@ -7,7 +7,12 @@ from dataclasses import dataclass
 from itertools import chain
 
 from admission.capacity import MeasuredCapacity
-from admission.gateway_limits import request_rate, requests_in_flight, token_rate
+from admission.gateway_limits import (
+    GatewayRequests,
+    gateway_requests,
+    request_rate,
+    token_rate,
+)
 from admission.hops import HopTimeouts, hop_timeouts
 from admission.limit import AdmissionLimit, AdmissionSettings, GatewayRate
 from admission.queues import PriorityQueue, priority_queues
@@ -37,7 +42,7 @@ class AdmissionPlan:
     running: int
     max_num_tokens: int | None
     queues: tuple[PriorityQueue, ...]
-    in_flight: int
+    gateway: GatewayRequests
     request_rate: GatewayRate
     token_rate: GatewayRate | None
     hops: HopTimeouts
@@ -75,10 +80,10 @@ def admission_plan(
     per_iteration = tokens_per_iteration(capacity, thresholds, running.value)
     queues = priority_queues(service, capacity, thresholds, settings.lower_priorities)
     queued = sum(queue.size for queue in queues.value)
-    in_flight = requests_in_flight(running.value, queued, settings)
+    gateway = gateway_requests(running.value, queued, settings)
     requests, tokens = request_rate(capacity, settings), token_rate(capacity, settings)
     hops = hop_timeouts(thresholds, answer.value)
-    parts = (given, answer, running, per_iteration, queues, in_flight, requests, tokens)
+    parts = (given, answer, running, per_iteration, queues, gateway, requests, tokens)
     limits = chain.from_iterable(part.limits for part in parts)
     return AdmissionPlan(
         service=service,
@@ -90,7 +95,7 @@ def admission_plan(
         running=running.value,
         max_num_tokens=per_iteration.value,
         queues=queues.value,
-        in_flight=in_flight.value,
+        gateway=gateway.value,
         request_rate=requests.value,
         token_rate=tokens.value,
         hops=hops,

@@ -421,7 +421,7 @@ def test_limits_are_positive_and_within_the_capacity(plan: AdmissionPlan) -> Non
     settings, capacity = plan.settings, plan.capacity
     assert capacity.in_flight <= plan.running <= MAX_COUNT
     assert plan.max_num_tokens is None or plan.max_num_tokens >= plan.running
-    assert 1 <= plan.in_flight <= MAX_COUNT
+    assert 1 <= plan.gateway.pending <= plan.gateway.in_flight <= MAX_COUNT
     rate = plan.request_rate
     assert 1 <= rate.number <= MAX_RATE
     seconds = {"Second": 1, "Minute": 60}[rate.unit]

@@ -568,3 +568,9 @@ def test_a_capacity_needs_the_slo_file_of_its_service(folder: Path) -> None:
     capacity = ("--capacity", write_report(folder / "load.json"), *LIMITS)
     done = invoke(folder, *capacity)
     assert "A capacity is that of one service, and 0 were given" in str(done.exception)
+
+
+def test_a_timeout_does_not_limit_the_queue_of_an_engine(folder: Path) -> None:
+    timeout = ENGINE.replace("max_queue_size: 12", "default_timeout_microseconds: 100000")
+    write(folder, {ENGINE_FILE: timeout})
+    assert {"TC008", "TC024"} <= {one["check"] for one in findings(folder)}

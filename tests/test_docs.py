@@ -58,6 +58,7 @@ def test_generated_tables_and_printed_outputs_are_current(page: Path) -> None:
 def test_a_stale_output_table_or_exit_code_would_be_found() -> None:
     stale = "```console\n$ tokenslo --version\ntokenslo 0\n```\n"
     assert "tokenslo 0.1.0" in render(stale)
+    assert "tokenslo 0.1.0" in render("```console\n$ tokenslo \\\n    --version\nx\n```\n")
     assert "| TL001 |" in render("<!-- generated: checks -->\n<!-- end -->\n")
     with pytest.raises(CommandError, match=r"`tokenslo validate x.yaml` ends with 2 instead of 0"):
         render("```console\n$ tokenslo validate x.yaml\n```\n")

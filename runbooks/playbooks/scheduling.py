@@ -91,7 +91,8 @@ SCHEDULING = (
                 "refused requests get 503 from Triton, but 500 where TensorRT-LLM's executor "
                 "applies the limit, and Triton counts no refusal of a full queue",
                 "Needs a model reload",
-                "`config.pbtxt`: `dynamic_batching { default_queue_policy { max_queue_size: N } }`",
+                "`config.pbtxt`: `dynamic_batching { default_queue_policy { max_queue_size: N } }`"
+                "; `tokenslo server-config FILE --capacity load.json` has N",
             ),
             Action(
                 "Run more sequences at once, if the KV cache has room and token pace has reserve.",

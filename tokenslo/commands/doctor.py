@@ -56,6 +56,8 @@ def doctor(
     """
     options = {"model": model, "timeout": [timeout]}
     services = load_all(slo, libraries)
+    if capacity is None and (input_tokens or output_tokens):
+        raise click.UsageError("--input-tokens and --output-tokens need --capacity.")
     measured = CapacityOptions(capacity, input_tokens=input_tokens, output_tokens=output_tokens)
     plan = measured.optional_plan(services)
     with problems_of_command("doctor"):
