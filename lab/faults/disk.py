@@ -160,6 +160,9 @@ async def _log_disk_full(setup: FaultSetup) -> FaultEffect:
             assert tap  # noqa: S101
             os.kill(tap, 9)  # logged, as failed scrapes are
             await sidecar.new_tap_pid(tap)
+            # A process that is killed while it starts is not counted.
+            served = load.complete
+            await until(lambda: load.complete > served, SETTLE_SECONDS, "the tap serves again")
             full = (disk / "log").stat().st_size
             ballast.unlink()
             os.kill(await sidecar.new_tap_pid(), 9)
@@ -168,7 +171,7 @@ async def _log_disk_full(setup: FaultSetup) -> FaultEffect:
                 lambda: (disk / "log").stat().st_size > full, SETTLE_SECONDS, "the log continues"
             )
             seconds = monotonic() - began
-        restarts = (await sidecar.scrape()).sum("tokenslo_tap_restarts_total")
+        await sidecar.wait_for("tokenslo_tap_restarts_total", 2, SETTLE_SECONDS)
     return FaultEffect(
         "the disk of the log was full from the start; a source failed, and the tap process was "
         "killed twice, both of which are logged",
@@ -177,7 +180,6 @@ async def _log_disk_full(setup: FaultSetup) -> FaultEffect:
         seconds,
         (
             Expectation(f"{full - before} bytes were logged meanwhile", full == before),
-            Expectation(f"{restarts:.0f} of 2 killed tap processes were replaced", restarts == 2),
             Expectation(f"{load.complete:,} streams were complete", load.complete > 0),
         ),
     )

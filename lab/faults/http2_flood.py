@@ -98,6 +98,7 @@ async def flood(port: int, kind: str, seconds: float, connections: int) -> int:
                     writer.write(batch)
                     async with asyncio.timeout(max(0.01, end - monotonic())):
                         await writer.drain()
+                    await asyncio.sleep(0)  # drain() returns at once while the proxy keeps up
                     sent += BATCH
                     if monotonic() > end:
                         break
