@@ -49,7 +49,7 @@ IMAGE = "--set=triton.image.name=triton"
 TRITON_CHARTS = [
     *(triton(name) for name in ("aws", "gcp", "oci", "k8s-onprem")),
     triton("fleetcommand", "--set=image.serverArgs={--model-repository=/models}"),
-    triton("gke-marketplace-app/server-deployer/chart/triton"),
+    triton("gke-marketplace-app/server-deployer/chart/triton", "--set=image.ldPreloadPath=/lib.so"),
 ]
 ALL = [
     *TRITON_CHARTS,
