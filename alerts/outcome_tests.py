@@ -17,15 +17,16 @@ from promql.expr import Expr, call, decimal_text, number, vector
 from slos import names
 from slos.events import MINUTE
 from slos.indicator_events import sidecar_evaluates_slices
-from slos.indicators import INDICATORS
+from slos.indicators import bad_results, verdicts_of
 from slos.names import goodput_objective
+from slos.outcomes import OUTCOMES, REFUSALS
 from slos.plan import Plan, PlannedObjective
 from slos.queries import INSTANCE
 from slos.signals import (
-    OUTCOMES,
     PHASES,
     RESULTS,
     SIGNALS,
+    event_results,
     metric_with,
     slo_events,
     threshold_label,
@@ -145,13 +146,15 @@ def _outcomes(plan: Plan, planned: PlannedObjective) -> Iterator[tuple[str, Labe
         for name, result in product((own_name, f"{own_name}-{_OTHER}"), RESULTS):
             yield SIGNALS["slo_slices"].metric, {"objective": name, "result": result}
         return
-    verdicts = INDICATORS[objective.indicator].verdicts
+    verdicts = verdicts_of(objective, plan.service)
     if verdicts is None:
         assert objective.threshold is not None  # noqa: S101  (load.py requires it)
         own = SIGNALS[slo_events(objective.indicator)]
         threshold = threshold_label(objective.threshold)
         for signal, limit, result in product(
-            (own.fixed["signal"], _OTHER), (threshold, f"{threshold}1"), RESULTS
+            (own.fixed["signal"], _OTHER),
+            (threshold, f"{threshold}1"),
+            event_results(objective.indicator),
         ):
             yield own.metric, {"signal": signal, "threshold": limit, "result": result}
         return
@@ -163,7 +166,7 @@ def _outcomes(plan: Plan, planned: PlannedObjective) -> Iterator[tuple[str, Labe
             yield metric, {"outcome": outcome, "phase": phase}
     else:
         own_name = goodput_objective(plan.service.service, objective.name)
-        results = (*RESULTS, verdicts.unknown)
+        results = (*RESULTS, *REFUSALS, verdicts.unknown)
         for name, result in product((own_name, f"{own_name}-{_OTHER}"), results):
             clause = next(iter(objective.clauses)) if result == "bad" else ""
             yield metric, {"objective": name, "result": result, "clause": clause}
@@ -177,17 +180,20 @@ def _counts(plan: Plan, planned: PlannedObjective, labels: Labels) -> tuple[bool
     own_name = goodput_objective(plan.service.service, objective.name)
     if sidecar_evaluates_slices(objective, plan.service):
         return labels["objective"] == own_name, labels["result"] == "bad"
-    verdicts = INDICATORS[objective.indicator].verdicts
+    verdicts = verdicts_of(objective, plan.service)
     if verdicts is None:
         assert objective.threshold is not None  # noqa: S101  (load.py requires it)
         own = {
             **SIGNALS[slo_events(objective.indicator)].fixed,
             "threshold": threshold_label(objective.threshold),
         }
-        return own.items() <= labels.items(), labels["result"] == "bad"
+        bad = bad_results(objective, plan.service)
+        counts = own.items() <= labels.items() and labels["result"] in ("good", *bad)
+        return counts, labels["result"] in bad
     if verdicts.signal == "goodput":
-        counts = labels["objective"] == own_name and labels["result"] in RESULTS
-        return counts, labels["result"] == "bad"
+        counts = labels["objective"] == own_name
+        counts &= labels["result"] in (*verdicts.good, *verdicts.bad)
+        return counts, labels["result"] in verdicts.bad
     among = all(matcher.accepts(labels.get(matcher.label, "")) for matcher in verdicts.among)
     outcome = labels[verdicts.label]
     return among and outcome in verdicts.good + verdicts.bad, outcome in verdicts.bad

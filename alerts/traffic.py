@@ -142,7 +142,7 @@ def _inputs(planned: PlannedObjective, service: Service) -> Iterator[InputSeries
         case "disconnects":
             streams = SIGNALS["streams"].metric
             yield made(streams, one, none, outcome="ok", phase="complete")
-            yield made(streams, none, one, outcome="disconnected", phase="mid_stream")
+            yield made(streams, none, one, outcome="client_disconnected", phase="mid_stream")
         case "goodput":
             judged, clause = SIGNALS["goodput"].metric, next(iter(objective.clauses))
             own = goodput_objective(service.service, objective.name)

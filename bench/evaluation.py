@@ -139,7 +139,7 @@ def add_history(replay: Replay, history: SampleHistory, now: int) -> None:
             (REQUESTS, {"outcome": "ok"}, good),
             (REQUESTS, {"outcome": "error"}, error),
             (REQUESTS, {"outcome": "timeout"}, timeout),
-            (REQUESTS, {"outcome": "rejected"}, np.zeros_like(good)),
+            (REQUESTS, {"outcome": "shed"}, np.zeros_like(good)),
             (f"{DURATION}_bucket", {"le": str(BOUNDARY)}, good),
             (f"{DURATION}_count", {}, good + bad),
             (EVENTS, {**of_slo, "result": "good"}, good),

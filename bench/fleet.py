@@ -44,7 +44,7 @@ TICK = 5.0
 NO_RULES = "none"
 TOOLS = (NO_RULES, "tokenslo", "Sloth", "Pyrra")
 GROWING = ("_bucket", "_count", "_sum", "_total")
-BAD = ('result="bad"', 'outcome="error"', 'outcome="timeout"', 'outcome="rejected"')
+BAD = ('result="bad"', 'outcome="error"', 'outcome="timeout"', 'outcome="shed"')
 UP_SECONDS = 120.0
 MEASURED = (
     "prometheus_tsdb_head_series",

@@ -17,6 +17,7 @@ from promql.expr import Matcher, aggregate, equal, number
 from slos import names
 from slos.durations import format_duration
 from slos.events import MINUTE
+from slos.indicators import among, bad_results
 from slos.plan import Plan
 from slos.queries import Scope
 from slos.signals import SIGNALS
@@ -82,13 +83,16 @@ def _bad_events(plan: Plan, recorded: RecordedSeries, scope: Scope) -> Iterator[
     goodput = [each for each in plan.objectives if each.objective.indicator == "goodput"]
     if goodput:
         own = names.goodput_objective(plan.service.service, "")
-        of = (Matcher("objective", "=~", f"{own}.+"), Matcher("result", "=", "bad"))
+        spent = dict.fromkeys(
+            result for each in goodput for result in bad_results(each.objective, plan.service)
+        )
+        of = (Matcher("objective", "=~", f"{own}.+"), among("result", [*spent]))
         clauses = scope.rate(SIGNALS["goodput"].metric, *of, by=("objective", "clause"))
         legend = "{{objective}}: {{clause}}" if len(goodput) > 1 else "{{clause}}"
         yield panels.time_series(
             "Bad requests by goodput clause",
             "The first clause that each bad request fails; outcome is a request that the server "
-            "failed. Work on the largest one.",
+            "failed or refused. Work on the largest one.",
             [PanelQuery(clauses, legend)],
             unit=panels.REQUESTS_PER_SECOND,
             stacked=True,

@@ -17,7 +17,7 @@ from promql.expr import Expr, aggregate, decimal_text, number
 from slos import names
 from slos.burn import Pair
 from slos.indicators import INDICATORS, threshold_text
-from slos.model import Objective
+from slos.model import Objective, Service
 from slos.plan import Plan, PlannedObjective
 from slos.queries import Scope, burn_rate, native_signals, recorded
 
@@ -108,7 +108,7 @@ def _signal(planned: PlannedObjective, plan: Plan, scope: Scope) -> list[core.Pa
         return _latency(planned, scope)
     if planned.indicator.threshold == "ratio":
         return [_headroom(objective, scope)]
-    return _verdicts(planned, plan.service.service, scope)
+    return _verdicts(planned, plan.service, scope)
 
 
 def _latency(planned: PlannedObjective, scope: Scope) -> list[core.Panel]:
@@ -150,7 +150,7 @@ def target_share(objective: Objective) -> Decimal:
 
 
 _GOOD_SHARES = {
-    "availability": "Requests served, of all that were served, failed, rejected or timed out.",
+    "availability": "Requests served, of all that were served or spend the error budget.",
     "stream_completion": "Streams that ran to their end, of all that had begun without a client "
     "disconnect.",
     "disconnects": "Streams that ran to their end, of these and those with a client disconnect.",
@@ -158,7 +158,7 @@ _GOOD_SHARES = {
 }
 
 
-def _verdicts(planned: PlannedObjective, service: str, scope: Scope) -> list[core.Panel]:
+def _verdicts(planned: PlannedObjective, service: Service, scope: Scope) -> list[core.Panel]:
     objective = planned.objective
     share = panels.time_series(
         "Good share by version",
@@ -170,13 +170,14 @@ def _verdicts(planned: PlannedObjective, service: str, scope: Scope) -> list[cor
     )
     if objective.indicator != "goodput":
         return [share]
-    clauses = scope.goodput(objective, service, "bad", "unknown", by=("result", "clause"))
+    results = ("bad", *service.spending(objective), "unknown")
+    clauses = scope.goodput(objective, service.service, *results, by=("result", "clause"))
     return [
         share,
         panels.time_series(
             "Failing clause",
             "The first clause that each bad request fails; outcome is a request that the server "
-            "failed. Unknown requests lack what a clause needs, and do not count.",
+            "failed or refused. Unknown requests lack what a clause needs, and do not count.",
             [PanelQuery(clauses, "{{result}} {{clause}}")],
             unit=panels.REQUESTS_PER_SECOND,
             stacked=True,

@@ -13,8 +13,9 @@ from dashboards.grafana import PanelRow
 from dashboards.panels import PanelQuery, levels
 from promql.expr import Expr, Matcher, aggregate, number, vector
 from slos import names
+from slos.outcomes import FAILURES
 from slos.queries import Scope
-from slos.signals import FAILURES, SIGNALS
+from slos.signals import SIGNALS
 
 SERVICES = (Matcher("service", "=~", "$service"),)
 """Matches the selected services on recorded series and alerts."""
@@ -140,7 +141,7 @@ def _token_signals(scope: Scope) -> Iterator[PanelRow]:
         [
             panels.time_series(
                 "Failed requests",
-                "Share of requests with an error, a rejection or a time-out. Open Streams for the "
+                "Share of requests that failed, were shed or timed out. Open Streams for the "
                 "outcomes.",
                 [PanelQuery(failed / scope.rate(requests, by=("model",)), _BY_MODEL)],
                 unit=panels.RATIO,

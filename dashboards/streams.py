@@ -24,10 +24,13 @@ TIMEOUTS = (15, 30, 60, 120, 300, 600)
 OUTCOME_COLORS = {
     "ok": panels.GREEN,
     "error": panels.RED,
+    "truncated": panels.RED,
+    "draining": panels.RED,
     "timeout": panels.ORANGE,
-    "rejected": panels.YELLOW,
-    "disconnected": panels.PURPLE,
+    "shed": panels.YELLOW,
+    "client_disconnected": panels.PURPLE,
     "cancelled": panels.BLUE,
+    "quota": panels.BLUE,
     "invalid": panels.NEUTRAL,
 }
 

@@ -61,7 +61,8 @@ is not known.
 
 `llm_slo_events_total` has one event per observation of the signal's histogram: good within
 `threshold` (seconds as plain decimals: `0.8`, `1`, `0.06`), otherwise bad. For `ttft` a stream that
-ends before its first token is bad too, unless the request is invalid. The series need `--slo FILE`.
+ends before its first token is bad too, unless the request is invalid; a refused one has the result
+`shed` or `quota`, and the SLO file decides. The series need `--slo FILE`.
 
 Taps evaluate requests in flight. A request becomes a bad event of `ttft`, `e2e`, `max_gap` or a
 goodput objective with such a clause when it *crosses* the threshold. The next scrape of the taps

@@ -12,7 +12,7 @@ from slos import names
 from slos.causes import cause_labels
 from slos.generic_events import bad_share
 from slos.indicator_events import counters
-from slos.indicators import among
+from slos.indicators import among, bad_results
 from slos.plan import Plan, PlannedCause, PlannedObjective
 from slos.queries import INSTANCE, Scope, burn_rate, native_signals, recorded
 from slos.signals import SIGNALS
@@ -66,15 +66,16 @@ def version_excess(subject: Subject) -> Expr:
 
 
 def _good(subject: Subject, *by: str) -> Expr:
-    objective, service = subject.planned.objective, subject.plan.service.service
-    return subject.scope.share_good(objective, service, by)
+    return subject.scope.share_good(subject.planned.objective, subject.plan.service, by)
 
 
 def failing_clause(subject: Subject) -> Expr:
     """Return the share of requests that failed each clause first."""
-    of = (subject.planned.objective, subject.plan.service.service)
-    judged = subject.scope.goodput(*of, "good", "bad")
-    return subject.scope.goodput(*of, "bad", by=("clause",)) / call("scalar", judged)
+    service, objective = subject.plan.service, subject.planned.objective
+    bad = bad_results(objective, service)
+    judged = subject.scope.goodput(objective, service.service, "good", *bad)
+    failed = subject.scope.goodput(objective, service.service, *bad, by=("clause",))
+    return failed / call("scalar", judged)
 
 
 def estimated_signals(subject: Subject) -> Expr:

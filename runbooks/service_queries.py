@@ -12,9 +12,10 @@ from decimal import Decimal
 
 from promql.expr import Binary, Expr, Matcher, Vector, aggregate, call, equal, number, on, vector
 from slos.cause_conditions import BATCH
-from slos.indicators import FAILED, among
+from slos.indicators import among
+from slos.outcomes import FAILURES, OUTCOMES
 from slos.queries import INSTANCE, Scope
-from slos.signals import MODEL_LABELS, OUTCOMES, SIGNALS
+from slos.signals import MODEL_LABELS, SIGNALS
 
 BEFORE = "1d"
 """The offset of comparisons: the same time on the day before."""
@@ -28,7 +29,8 @@ _LEAST_OF_LENGTH = number(10)
 _HALF = Decimal("0.5")
 _EACH = (INSTANCE,)
 _VERSIONS = ("version", INSTANCE)
-_PROCESSED = tuple(each for each in OUTCOMES if each not in ("rejected", "invalid"))
+_REFUSED = ("shed", "quota", "draining", "invalid")
+_PROCESSED = tuple(each for each in OUTCOMES if each not in _REFUSED)
 
 
 def before(scope: Scope) -> Scope:
@@ -272,14 +274,14 @@ def outcome_share(outcome: str) -> Query:
 def died_before_first_token(scope: Scope) -> Expr:
     """Return the share of requests that failed before their first token, by outcome."""
     metric = SIGNALS["requests_without_first_token"].metric
-    failed = scope.rate(metric, among("outcome", FAILED), by=("outcome",))
+    failed = scope.rate(metric, among("outcome", FAILURES), by=("outcome",))
     return failed / call("scalar", scope.requests())
 
 
 def mid_stream_failures(scope: Scope) -> Expr:
     """Return the share of streams that failed mid-stream, by outcome."""
     metric = SIGNALS["streams"].metric
-    cut = (Matcher("phase", "=", "mid_stream"), among("outcome", FAILED))
+    cut = (Matcher("phase", "=", "mid_stream"), among("outcome", FAILURES))
     return scope.rate(metric, *cut, by=("outcome",)) / call("scalar", scope.rate(metric))
 
 

@@ -45,8 +45,7 @@ IMPACT: Mapping[str, str] = {
         "The queue grows while the load exceeds the capacity."
     ),
     "availability": (
-        "Requests fail, are rejected or time out in the server. Clients that retry at once add "
-        "load."
+        "Requests fail, are shed or time out in the server. Clients that retry at once add load."
     ),
     "stream_completion": (
         "Answers break off in the middle. Programs that parse them get nothing of use, and "

@@ -23,8 +23,9 @@ from promql.expr import (
     on,
     vector,
 )
-from slos.indicators import FAILED, among
+from slos.indicators import among
 from slos.names import UNAVAILABLE
+from slos.outcomes import FAILURES as FAILED
 from slos.queries import INSTANCE, Scope
 from slos.signals import MODEL_LABELS, SIGNALS
 

@@ -25,7 +25,7 @@ from promql.expr import (
 from slos.durations import format_duration
 from slos.events import Counting, Events, absent, in_slices, slices
 from slos.generic_events import generic_events
-from slos.indicators import INDICATORS, among
+from slos.indicators import INDICATORS, among, bad_results, has_refusals, verdicts_of
 from slos.model import Objective, Service
 from slos.names import (
     TOTAL,
@@ -151,13 +151,19 @@ def counters(
 ) -> tuple[Vector, Vector]:
     """Return the counters of bad and of all events of an event-based indicator."""
     chosen = equal(service.selects(objective))
-    verdicts = INDICATORS[objective.indicator].verdicts
+    verdicts = verdicts_of(objective, service)
     if verdicts is None:
         assert objective.threshold is not None  # noqa: S101  (load.py requires it)
         signal = SIGNALS[slo_events(objective.indicator)]
         of = (*chosen, *equal(signal.fixed))
         of += equal({"threshold": threshold_label(objective.threshold)})
-        return vector(signal.metric, (*of, *equal({"result": "bad"}))), vector(signal.metric, of)
+        results = bad_results(objective, service)
+        counts_some = has_refusals(objective.indicator)
+        every = (among("result", ("good", *results)),) if counts_some else ()
+        return (
+            vector(signal.metric, (*of, among("result", results))),
+            vector(signal.metric, (*of, *every)),
+        )
     signal = SIGNALS[verdicts.signal]
     metric = metric_with(signal.metric, (*(each.label for each in chosen), *by))
     of = (*chosen, *own_matchers(objective, service.service), *verdicts.among)

@@ -16,12 +16,13 @@ from promql.expr import Matcher, decimal_text, one_of
 from slos.durations import format_duration, parse_duration
 from slos.events import SLICE
 from slos.generic import boundary_text
-from slos.model import Objective
+from slos.model import Objective, Service
+from slos.outcomes import failures
 from slos.signals import SIGNALS, TENANT_SIGNALS
 
 # Cancellations, client disconnects and invalid requests are no failures of the service, so they
 # are in neither count.
-FAILED = ("error", "rejected", "timeout")
+_FAILED = failures(())
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,8 @@ class Verdicts:
 
     Other values are in neither count.  ``signal`` is a key of :data:`slos.signals.SIGNALS`, and
     ``among`` restricts it.  ``unknown`` is the value of events without a verdict, empty if there
-    are none.
+    are none.  ``refusals``: refusals that spend the error budget are bad too
+    (:func:`verdicts_of`).
     """
 
     signal: str
@@ -39,6 +41,7 @@ class Verdicts:
     bad: tuple[str, ...]
     among: tuple[Matcher, ...] = ()
     unknown: str = ""
+    refusals: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +112,8 @@ INDICATORS: Mapping[str, Indicator] = {
         _counted_by(
             "availability",
             "requests",
-            "it is neither failed, rejected nor timed out",
-            Verdicts("requests", "outcome", ("ok",), FAILED),
+            "the server completes its response",
+            Verdicts("requests", "outcome", ("ok",), _FAILED, refusals=True),
         ),
         # Failures before the first token belong to availability.  After a client disconnect, the
         # end of the stream is unknown.
@@ -122,23 +125,24 @@ INDICATORS: Mapping[str, Indicator] = {
                 "streams",
                 "outcome",
                 ("ok",),
-                FAILED,
+                _FAILED,
                 among=(among("phase", ("mid_stream", "complete")),),
+                refusals=True,
             ),
         ),
-        # Requests that the server failed, rejected or timed out are in neither count: an incident
-        # would look like patient clients.
+        # Requests that the server failed or refused are in neither count: an incident would look
+        # like patient clients.
         _counted_by(
             "disconnects",
             "streams",
             "its client stays to the end",
-            Verdicts("streams", "outcome", ("ok",), ("disconnected",)),
+            Verdicts("streams", "outcome", ("ok",), ("client_disconnected",)),
         ),
         _counted_by(
             "goodput",
             "requests",
             "it does not fail and meets every clause",
-            Verdicts("goodput", "result", ("good",), ("bad",), unknown="unknown"),
+            Verdicts("goodput", "result", ("good",), ("bad",), unknown="unknown", refusals=True),
         ),
         Indicator(
             "kv_headroom",
@@ -191,6 +195,26 @@ def indicator_of(objective: Objective) -> Indicator:
 def counts_events_by_arm(objective: Objective) -> bool:
     """Whether the events of an objective have the labels of a rollout's arms."""
     return not objective.queries and INDICATORS[objective.indicator].slice is None
+
+
+def has_refusals(indicator: str) -> bool:
+    """Whether an SLO file decides which refusals are bad events of an indicator."""
+    verdicts = INDICATORS[indicator].verdicts if indicator in INDICATORS else None
+    return indicator == "ttft" or (verdicts is not None and verdicts.refusals)
+
+
+def verdicts_of(objective: Objective, service: Service) -> Verdicts | None:
+    """Return the verdicts of an objective, with the refusals that spend its error budget."""
+    verdicts = INDICATORS[objective.indicator].verdicts
+    if verdicts is None or not verdicts.refusals:
+        return verdicts
+    return replace(verdicts, bad=(*verdicts.bad, *service.spending(objective)))
+
+
+def bad_results(objective: Objective, service: Service) -> tuple[str, ...]:
+    """Return the results of bad SLO events of a latency objective."""
+    refused = service.spending(objective) if has_refusals(objective.indicator) else ()
+    return ("bad", *refused)
 
 
 def good_sentence(objective: Objective) -> str:

@@ -17,8 +17,9 @@ from promql.expr import decimal_text
 from promql.histogram import histogram_quantile
 from slos.durations import format_duration
 from slos.fields.values import API_VERSION
-from slos.indicators import FAILED, INDICATORS
+from slos.indicators import INDICATORS
 from slos.language import DEFAULT_WINDOW
+from slos.outcomes import FAILURES
 from slos.terminal_text import terminal_text
 from slos.yaml_text import entry
 
@@ -204,12 +205,12 @@ def _latency(model: MeasuredModel, of: _Latency, threshold: Decimal) -> list[str
 
 
 def _availability(requests: Mapping[str, float]) -> list[str]:
-    good, bad = requests.get("ok", 0.0), sum(requests.get(outcome, 0.0) for outcome in FAILED)
+    good, bad = requests.get("ok", 0.0), sum(requests.get(outcome, 0.0) for outcome in FAILURES)
     return _shares("availability", "availability", good, bad, "requests were served")
 
 
 def _completion(streams: Mapping[str, float]) -> list[str]:
-    good, bad = streams.get("ok", 0.0), sum(streams.get(outcome, 0.0) for outcome in FAILED)
+    good, bad = streams.get("ok", 0.0), sum(streams.get(outcome, 0.0) for outcome in FAILURES)
     return _shares("completion", "stream_completion", good, bad, "streams ran to their end")
 
 

@@ -12,6 +12,7 @@ from slos.errors import BadValue, quoted
 from slos.fields.alerting import ALERTING, RECORDING, read_alerting
 from slos.fields.autoscaling import AUTOSCALING, check_autoscaling, read_autoscaling
 from slos.fields.budget_policy import MAX_STEPS, STEP, read_policy
+from slos.fields.error_budget import ERROR_BUDGET, read_error_budget
 from slos.fields.objective import (
     ALERT_LABELS_SHAPE,
     OBJECTIVE_SHAPE,
@@ -213,6 +214,12 @@ SERVICE = (
         read_alerting,
         about="Labels, tiers and windows of the alerts.",
         shape={"$ref": "#/$defs/alerting"},
+    ),
+    Field(
+        "error_budget",
+        read_error_budget,
+        about="Which refused requests are bad events.",
+        shape={**mapping_of(ERROR_BUDGET), "minProperties": 1},
     ),
     Field(
         "budget_policy",

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Literal
 
+from slos.outcomes import REFUSALS, SPENDING, Outcome
+
 DISABLED = ("page", "ticket", "exhausted", "absent", "policy")
 """Kinds of alerts that can be disabled: burn alerts by tier, and the others."""
 SERVICE_DISABLED = (*DISABLED, "causes")
@@ -129,6 +131,7 @@ class Objective:
     alerts, ``selector`` restricts the service's, and ``owner`` replaces the service's.
     ``group_by`` has one SLO for each combination of label values; ``slices`` count time.
     ``histograms`` is how Prometheus stores its histogram, if different from the service's.
+    ``error_budget`` overrides the service's.
     """
 
     name: str
@@ -146,6 +149,7 @@ class Objective:
     slices: TimeSlices | None = None
     group_by: tuple[str, ...] = ()
     histograms: str = ""
+    error_budget: Mapping[str, bool] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +212,7 @@ class Service:
     """The service of an SLO file, named in ``line``, and its objectives over a window (seconds).
 
     ``prompt_classes`` are ascending upper bounds in tokens (:mod:`slos.prompt_classes`).
+    ``error_budget`` is whether refused requests spend the error budgets, by outcome.
     """
 
     file: str
@@ -229,10 +234,16 @@ class Service:
     rollout: Rollout | None = None
     autoscaling: Autoscaling | None = None
     quotas: tuple[TokenQuota, ...] = ()
+    error_budget: Mapping[str, bool] = field(default_factory=dict)
 
     def selects(self, objective: Objective) -> Mapping[str, str]:
         """Return the labels that an objective selects; its own override the service's."""
         return {**self.selector, **objective.selector}
+
+    def spending(self, objective: Objective) -> tuple[Outcome, ...]:
+        """Return the refusals that spend the error budget of an objective."""
+        chosen = {**self.error_budget, **objective.error_budget}
+        return tuple(each for each in REFUSALS if chosen.get(each, each in SPENDING))
 
     def native(self, objective: Objective) -> bool:
         """Whether Prometheus stores the histogram of an objective as a native one."""

@@ -26,7 +26,7 @@ from promql.expr import (
 from slos import names
 from slos.events import boundary_matcher, share_within
 from slos.indicator_events import own_matchers, usage_ratio
-from slos.indicators import INDICATORS, among
+from slos.indicators import among, verdicts_of
 from slos.model import Objective, Service
 from slos.own_metrics import OWN_METRICS
 from slos.signals import LORA_LABELS, MODEL_LABELS, SIGNALS, metric_with
@@ -162,14 +162,13 @@ class Scope:
         matchers = (among("outcome", outcomes),) if outcomes else ()
         return self.rate(SIGNALS["requests"].metric, *matchers, by=by)
 
-    def share_good(self, objective: Objective, service: str, by: Iterable[str] = ()) -> Expr:
+    def share_good(self, objective: Objective, service: Service, by: Iterable[str] = ()) -> Expr:
         """Return the share of good events of an objective that does not count time slices."""
-        indicator = INDICATORS[objective.indicator]
-        if (verdicts := indicator.verdicts) is None:
+        if (verdicts := verdicts_of(objective, service)) is None:
             assert objective.threshold is not None  # noqa: S101  (load.py requires it)
             return self.share_within(objective.indicator, objective.threshold, by)
         metric = SIGNALS[verdicts.signal].metric
-        of = (*own_matchers(objective, service), *verdicts.among)
+        of = (*own_matchers(objective, service.service), *verdicts.among)
 
         def rate(*values: str) -> Expr:
             return self.rate(metric, *of, among(verdicts.label, values), by=by)

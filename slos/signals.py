@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Literal
 
+from slos.outcomes import REFUSALS
+
 Kind = Literal["counter", "gauge", "histogram"]
 
 # Upper bucket bounds in seconds.  The vLLM and OpenTelemetry GenAI grids, so that operators can
@@ -57,17 +59,11 @@ PROMPT_CLASS = "prompt_class"
 """The label of requests by the length of their prompt (:mod:`slos.prompt_classes`)."""
 CLASS_BASES = ("count", "estimate")
 """Values of ``basis``: a prompt class from a number of tokens, or from an estimate of it."""
-OUTCOMES = ("ok", "error", "rejected", "timeout", "cancelled", "invalid", "disconnected")
-"""``invalid`` is an invalid request (HTTP 400, gRPC INVALID_ARGUMENT): a client error.
-
-A request for an expected model that the server has not loaded (HTTP 404) is an ``error``.
-"""
 PHASES = ("before_first_token", "mid_stream", "complete")
 """Last phase of a stream."""
 DISCONNECT_PHASES = PHASES[:2]
 RESULTS = ("good", "bad")
-FAILURES = ("error", "rejected", "timeout")
-"""Outcomes that are the server's failures."""
+"""Results of an event; requests that end before their first token also have :data:`REFUSALS`."""
 OUTCOME_CLAUSE = "outcome"
 """The clause that a failed request breaks."""
 
@@ -127,7 +123,8 @@ _FAMILIES: Mapping[str, tuple[str, Kind, str, str, str]] = {
         "llm_slo_events_total",
         "counter",
         "Good and bad events of a latency signal, for each threshold of the SLO file. A request "
-        "in flight is bad from the moment it crosses the threshold.",
+        "in flight is bad from the moment it crosses the threshold. Streams that are shed or "
+        "exceed a quota before their first token have results of their own.",
         "signal",
         "",
     ),
@@ -196,7 +193,8 @@ SIGNALS: Mapping[str, Signal] = _catalogue(
            "Requests that ended, by outcome.",
            labels=("outcome",), by_prompt_class=True),
     Signal("request_failures", "Failed requests by reason", "llm_request_failures_total",
-           "counter", "Requests that ended with another outcome than ok, by the server's reason.",
+           "counter", "Requests that ended with another outcome than ok, by reason: why they were "
+           "shed or timed out, else the server's status or finish reason.",
            labels=("outcome", "reason")),
     Signal("tenant_requests", "Requests of tenants", "llm_tenant_requests_total", "counter",
            "Requests of one tenant that ended, by outcome.", labels=("outcome", TENANT)),
@@ -277,7 +275,8 @@ SIGNALS: Mapping[str, Signal] = _catalogue(
     Signal("client_backpressure", "Client back-pressure", "llm_client_backpressure_seconds_total",
            "counter", "Time in which clients did not read the data sent to them.", unit="s"),
     Signal("goodput", "Goodput", "llm_goodput_requests_total", "counter",
-           "Requests by whether they met every clause of an objective.",
+           "Requests by whether they met every clause of an objective; shed and quota are "
+           "refused ones.",
            labels=("objective", "result", "clause"), by_prompt_class=True),
     Signal("tenant_goodput", "Goodput of tenants", "llm_tenant_goodput_requests_total", "counter",
            "Requests of one tenant by whether they met every clause of an objective.",
@@ -325,6 +324,15 @@ MAIN_SIGNALS = tuple(key for key in SIGNALS if key not in COMPANIONS)
 def metric_with(metric: str, labels: Iterable[str]) -> str:
     """Return the metric of the same events that has ``labels``: tenants have separate metrics."""
     return _TENANT_METRICS.get(metric, metric) if TENANT in labels else metric
+
+
+def event_results(key: str) -> tuple[str, ...]:
+    """Return the results of a latency signal's SLO events.
+
+    A stream that is refused before its first token is an event of its own kind, as SLO files
+    decide whether it is bad.
+    """
+    return (*RESULTS, *REFUSALS) if key == "ttft" else RESULTS
 
 
 def threshold_label(seconds: float | Decimal) -> str:

@@ -109,7 +109,7 @@ def disconnects(early: float = 0.0, late: float = 0.0, before: object = _AS_NOW)
 
 
 def failed(reason: str, share: float) -> Data:
-    outcome = "error" if reason == "BACKEND" else "rejected"
+    outcome = "error" if reason == "BACKEND" else "shed"
     metric = "llm_request_failures_total"
     return {**requests(), of(metric, outcome=outcome, reason=reason): rate(10 * share)}
 
@@ -204,7 +204,7 @@ UP, BUILD = of("tokenslo_source_up", source="triton"), of("tokenslo_build_info")
 
 SERVER = of("tokenslo_ready", layer="server", model="", version="")
 SERVER_UP, SERVER_BACK = {SERVER: level(1)}, {SERVER: level(1, minutes=5)}
-LEFT = of("llm_requests_total", outcome="disconnected")
+LEFT = of("llm_requests_total", outcome="client_disconnected")
 PARTIAL = of("llm_partial_response_tokens_total")
 DIED = "llm_requests_without_first_token_total"
 SOURCE_ERRORS = of("tokenslo_source_errors_total", source="triton", kind="refused")
@@ -291,7 +291,7 @@ CASES: Mapping[str, Case] = {
         {
             **requests(),
             of(DIED, outcome="error"): rate(0.01),
-            of(DIED, outcome="disconnected"): rate(3),
+            of(DIED, outcome="client_disconnected"): rate(3),
         },
         {**requests(), of(DIED, outcome="error"): rate(3)},
     ),

@@ -50,7 +50,7 @@ def agree_with_load(log: WireLog, saw: LoadSummary) -> None:
     expected = {
         "ok": saw.outcomes["ok"],
         "invalid": saw.outcomes["rejected"],
-        "disconnected": saw.outcomes["disconnected_mid_stream"],
+        "client_disconnected": saw.outcomes["disconnected_mid_stream"],
     }
     assert outcomes(log) == {outcome: count for outcome, count in expected.items() if count}
     streams = [times for times in chunk_times(log) if times]

@@ -244,7 +244,7 @@ TABLE: dict[tuple[str, str], Sequence[Row]] = {
         *_counter(),
         ("forgets time-outs", expr("|timeout", "")),
         ("counts successes", expr('"error|', '"ok|error|')),
-        ("counts client disconnects", expr('"error|', '"error|disconnected|')),
+        ("counts client disconnects", expr('"error|', '"error|client_disconnected|')),
     ),
     **{("chat/availability", f"slo:error_ratio:rate{each}"): _ratio(each) for each in _OTHERS},
     **{("chat/availability", rule): rows for rule, rows in _BUDGET.items()},
@@ -267,8 +267,10 @@ TABLE: dict[tuple[str, str], Sequence[Row]] = {
         ("reads a shorter threshold", expr('"0.8"', '"0.4"')),
     ),
     ("chat/first-token", "slo:bad:increase1m"): (
-        ("forgets requests that died", expr('result="bad"', 'result="slow"')),
-        ("counts good events", expr(',result="bad"', "")),
+        ("forgets requests that died", expr("bad|shed", "slow|shed")),
+        ("forgets shed requests", expr("bad|shed", "bad")),
+        ("counts quotas", expr("bad|shed", "bad|shed|quota")),
+        ("counts good events", expr(',result=~"bad|shed"', "")),
         ("drops the threshold", expr(_TTFT, 'signal="ttft"')),
     ),
     ("chat/first-token", "ErrorBudgetBurn 10m"): (MISSING, *_labels()),
@@ -277,7 +279,7 @@ TABLE: dict[tuple[str, str], Sequence[Row]] = {
         ("forgets streams that ended early", expr("mid_stream|", "")),
     ),
     ("chat/completion", "slo:bad:increase1m"): (
-        ("counts client disconnects", expr('"error|', '"error|disconnected|')),
+        ("counts client disconnects", expr('"error|', '"error|client_disconnected|')),
         ("forgets the phase", expr('phase=~"mid_stream|complete",', "")),
     ),
     ("chat/goodput", "slo:total:increase1m"): (
@@ -286,7 +288,7 @@ TABLE: dict[tuple[str, str], Sequence[Row]] = {
     ),
     ("chat/goodput", "slo:bad:increase1m"): (
         ("drops the objective", expr(_GOODPUT, "")),
-        ("counts good requests", expr(',result="bad"', "")),
+        ("counts good requests", expr(',result=~"bad|shed"', "")),
     ),
     ("chat/kv-headroom", "slo:bad:increase1m"): (
         ("has a higher threshold", expr("0.9", "0.95")),

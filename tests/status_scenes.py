@@ -71,7 +71,9 @@ class _SceneTotals:
         self._edges = {key: self._edges_of(key) for key in self._buckets}
         self._sums = dict.fromkeys(self._buckets, 0.0)
         self._counters: dict[str, dict[Labels, float]] = {
-            "requests": dict.fromkeys(_labels("outcome", "ok", "error", "disconnected"), 0.0),
+            "requests": dict.fromkeys(
+                _labels("outcome", "ok", "error", "client_disconnected"), 0.0
+            ),
             "disconnects": dict.fromkeys(_labels("phase", "before_first_token", "mid_stream"), 0.0),
             "requests_without_first_token": dict.fromkeys(_labels("outcome", "error"), 0.0),
             "output_tokens": {(): 0.0},
@@ -88,7 +90,7 @@ class _SceneTotals:
         for _ in range(int(wanted) + (chance() < wanted % 1)):
             outcome = "error" if chance() < scene.failing else "ok"
             if chance() < scene.disconnecting:
-                outcome = "disconnected"
+                outcome = "client_disconnected"
                 self._add("disconnects", "phase", "mid_stream")
             self._add("requests", "outcome", outcome)
             self._observe("ttft", scene.ttft(now))

@@ -268,8 +268,8 @@ def archive(stored: StoredRates, done: list[int]) -> PrometheusHistory:
 
 
 GROUPED = replace(AVAILABILITY, group_by=("tenant",))
-FAILED = 'outcome=~"error|rejected|timeout"'
-ANSWERED = 'outcome=~"ok|error|rejected|timeout"'
+FAILED = 'outcome=~"error|draining|timeout|truncated|shed"'
+ANSWERED = 'outcome=~"ok|error|draining|timeout|truncated|shed"'
 
 
 def test_queries_shrink_when_prometheus_refuses_them() -> None:

@@ -11,8 +11,9 @@ from promql.parse import parse
 from promql.tree import Vector, selectors
 from slos.causes import CAUSE_ALERTS, conditions, scope_of
 from slos.names import UNAVAILABLE
+from slos.outcomes import OUTCOMES
 from slos.queries import SERIES
-from slos.signals import OUTCOMES, PHASES, SIGNALS
+from slos.signals import PHASES, SIGNALS
 
 SELECTORS = (
     {},

@@ -77,7 +77,7 @@ def test_a_token_or_a_finished_request_is_progress(change: SignalState) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        measured("requests", {(("outcome", "rejected"),): 1.0}),
+        measured("requests", {(("outcome", "shed"),): 1.0}),
         measured("requests_without_first_token", 3.0),
         measured("ttft", FIRST_TOKEN),
         measured("input_tokens", 70.0),

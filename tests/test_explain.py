@@ -32,7 +32,7 @@ objectives:
 TEXT = """\
 chat: over 28d, owned by inference
 
-availability: 99.9% of requests are good, that is: it is neither failed, rejected nor timed out
+availability: 99.9% of requests are good, that is: the server completes its response
   budget: 0.1%, 1,000 of 1,000,000 requests, or 40m19s of total outage
   tier    windows     burn rate  above   100% bad  50% bad  20% bad  least traffic
   page    1h and 5m   13.44      1.344%  49s       1m37s    4m2s     10 in 1h

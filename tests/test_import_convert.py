@@ -215,7 +215,7 @@ def test_slices_of_built_in_indicators_keep_their_length(folder: Folder) -> None
     slices = TimeSlices(Decimal(60), Decimal("0.95"))
     service = generic_service(Objective("x", "availability", Decimal("0.99"), slices=slices))
     (back,) = folder.services(openslo_export.text([service]))
-    bad = 'rate(llm_requests_total{outcome=~"error|rejected|timeout"}[1m])'
+    bad = 'rate(llm_requests_total{outcome=~"error|draining|timeout|truncated|shed"}[1m])'
     assert bad in back.objectives[0].queries["gauge"]
     assert "[5m]" not in back.objectives[0].queries["gauge"]
 

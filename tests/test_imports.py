@@ -44,6 +44,7 @@ GROUND = {
         "interpreter",
         "log",
         "methods",
+        "outcome_rules",
         "process_metrics",
         "reloaded_files",
         "render_gate",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from decimal import Decimal
 
 import pytest
@@ -48,9 +49,11 @@ def test_counters_are_read_by_their_rates_before_they_are_summed(key: str) -> No
 
 def test_client_disconnects_are_not_failures() -> None:
     made = events(objective("availability"), SERVICE)
-    assert set(re.findall(r"outcome=~\"([^\"]*)\"", str(made.bad))) == {"error|rejected|timeout"}
+    assert set(re.findall(r"outcome=~\"([^\"]*)\"", str(made.bad))) == {
+        "error|draining|timeout|truncated|shed"
+    }
     assert set(re.findall(r"outcome=~\"([^\"]*)\"", str(made.total))) == {
-        "ok|error|rejected|timeout"
+        "ok|error|draining|timeout|truncated|shed"
     }
 
 
@@ -62,14 +65,14 @@ def test_stream_completion_counts_started_streams_without_disconnects() -> None:
     made = events(objective("stream_completion"), SERVICE)
     assert values_of("phase", str(made.bad)) == {"mid_stream|complete"}
     assert values_of("phase", str(made.total)) == {"mid_stream|complete"}
-    assert values_of("outcome", str(made.bad)) == {"error|rejected|timeout"}
-    assert values_of("outcome", str(made.total)) == {"ok|error|rejected|timeout"}
+    assert values_of("outcome", str(made.bad)) == {"error|draining|timeout|truncated|shed"}
+    assert values_of("outcome", str(made.total)) == {"ok|error|draining|timeout|truncated|shed"}
 
 
 def test_disconnects_are_compared_with_successful_requests_only() -> None:
     made = events(objective("disconnects"), SERVICE)
-    assert values_of("outcome", str(made.bad)) == {"disconnected"}
-    assert values_of("outcome", str(made.total)) == {"ok|disconnected"}
+    assert values_of("outcome", str(made.bad)) == {"client_disconnected"}
+    assert values_of("outcome", str(made.total)) == {"ok|client_disconnected"}
 
 
 def test_goodput_selects_its_own_objective() -> None:
@@ -79,7 +82,7 @@ def test_goodput_selects_its_own_objective() -> None:
         assert selected
         assert all("objective" in each.labels for each in selected)
         assert values_of("objective", str(expression)) == {"chat/goodput"}
-    assert values_of("result", str(made.total)) == {"good|bad"}
+    assert values_of("result", str(made.total)) == {"good|bad|shed"}
 
 
 def test_headroom_is_evaluated_every_minute() -> None:
@@ -94,16 +97,43 @@ def test_headroom_is_evaluated_every_minute() -> None:
 
 def test_latencies_count_the_events_of_their_threshold() -> None:
     made = recorded_events(objective("ttft"), service(selector={"model": "llama"}))
-    events_ = 'llm_slo_events_total{model="llama",signal="ttft",threshold="0.8"}'
+    of = 'model="llama",signal="ttft",threshold="0.8",result=~"good|bad|shed"'
+    events_ = f"llm_slo_events_total{{{of}}}"
     assert str(made.total) == (
         f"sum(last_over_time({events_}[30m]) - last_over_time({events_}[30m] offset 1m) >= 0)"
     )
-    assert str(made.bad) == str(made.total).replace('"0.8"', '"0.8",result="bad"')
+    assert str(made.bad) == str(made.total).replace("good|bad", "bad")
+
+
+@pytest.mark.parametrize(
+    ("service_budget", "own", "outcomes", "results"),
+    [
+        ({}, {}, "|shed", "bad|shed"),
+        ({"shed": False}, {}, "", "bad"),
+        ({"quota": True}, {}, "|shed|quota", "bad|shed|quota"),
+        ({"shed": False}, {"shed": True, "quota": True}, "|shed|quota", "bad|shed|quota"),
+        ({"quota": True}, {"shed": False}, "|quota", "bad|quota"),
+    ],
+)
+def test_the_error_budget_decides_which_refusals_are_bad(
+    service_budget: dict[str, bool], own: dict[str, bool], outcomes: str, results: str
+) -> None:
+    of = service(error_budget=service_budget)
+    made = events(replace(objective("availability"), error_budget=own), of)
+    failed = f"error|draining|timeout|truncated{outcomes}"
+    assert values_of("outcome", str(made.bad)) == {failed}
+    assert values_of("outcome", str(made.total)) == {f"ok|{failed}"}
+    for indicator in ("ttft", "goodput"):
+        made = events(replace(objective(indicator), error_budget=own), of)
+        assert values_of("result", str(made.bad)) == {results}
+        assert values_of("result", str(made.total)) == {f"good|{results}"}
+    latency = events(replace(objective("e2e"), error_budget=own), of)
+    assert values_of("result", str(latency.total)) == set()
 
 
 def test_plain_rules_read_rates() -> None:
     made = recorded_events(objective("availability"), service(rules="plain"))
-    assert values_of("outcome", str(made.bad)) == {"error|rejected|timeout"}
+    assert values_of("outcome", str(made.bad)) == {"error|draining|timeout|truncated|shed"}
     assert str(made.bad).startswith("sum(rate(llm_requests_total{")
     assert str(made.bad).endswith("[5m])) * 60")
 
@@ -133,7 +163,7 @@ def test_a_boundary_is_matched_in_every_spelling(
         ("ttft", "0.8", "its first token comes within 800ms"),
         ("e2e", "90", "its response is complete within 1m30s"),
         ("kv_headroom", "0.925", "KV-cache utilization is 92.5% or less"),
-        ("availability", None, "it is neither failed, rejected nor timed out"),
+        ("availability", None, "the server completes its response"),
         ("disconnects", None, "its client stays to the end"),
     ],
 )

@@ -81,7 +81,7 @@ def test_streams_add_goodput_and_completion(tmp_path: Path) -> None:
             "exact", boundaries=BOUNDARIES, counts=(990.0, 1000.0, 1000.0, 1000.0, 1000.0)
         ),
         "streams": MeasuredSignal(
-            "exact", values={"ok": 940.0, "error": 60.0, "disconnected": 90.0}
+            "exact", values={"ok": 940.0, "error": 60.0, "client_disconnected": 90.0}
         ),
     }
     made, found = written(tmp_path, MeasuredModel("m", signals))

@@ -20,7 +20,8 @@ from exporter.store.store import Store
 from exporter.taps.process.messages import TapSettings
 from exporter.web.collector import expose
 from slos.model import Objective
-from slos.signals import OUTCOMES, SIGNALS, TENANT_SIGNALS, threshold_label
+from slos.outcomes import OUTCOMES, REFUSALS
+from slos.signals import SIGNALS, TENANT_SIGNALS, threshold_label
 from tests.service_example import service
 from tests.test_stream_recorder import chunks, ended, measurements, play, play_on, stream, value
 
@@ -49,10 +50,14 @@ def test_an_expected_model_has_all_series_before_its_first_request() -> None:
         ("unknown", ""),
         ("bad", "outcome"),
         ("bad", "ttft"),
+        ("shed", "outcome"),
+        ("quota", "outcome"),
     }
     events = counter(recorder, "ttft_slo_events")
     assert {(dict(key)["threshold"], dict(key)["result"]) for key in events} == {
-        (threshold, result) for threshold in ("0.25", "0.8") for result in ("good", "bad")
+        (threshold, result)
+        for threshold in ("0.25", "0.8")
+        for result in ("good", "bad", *REFUSALS)
     }
     for signal in ("input_tokens", "cached_input_tokens", "output_tokens"):
         assert counter(recorder, signal) == {frozenset(): 0.0}
@@ -117,6 +122,21 @@ def test_first_tokens_are_evaluated_by_every_threshold() -> None:
         ("0.25", "bad"): 3,
         ("0.8", "good"): 2,
         ("0.8", "bad"): 2,
+        **{(threshold, refusal): 0 for threshold in ("0.25", "0.8") for refusal in REFUSALS},
+    }
+
+
+def test_refused_requests_are_events_of_their_own_unless_they_were_late() -> None:
+    recorder = StreamRecorder({"ttft": (0.8,)}, expected=["llama"])
+    play(recorder, stream(), ended(100.1, "shed", "capacity"))
+    play(recorder, stream(), ended(100.1, "quota", "429"))
+    play(recorder, stream(), ended(102.0, "shed", "deadline"))
+    evaluated = counter(recorder, "ttft_slo_events")
+    assert {dict(key)["result"]: n for key, n in evaluated.items()} == {
+        "good": 0,
+        "bad": 1,
+        "shed": 1,
+        "quota": 1,
     }
 
 
@@ -220,11 +240,19 @@ def histogram(*counts: float, edges: tuple[float, ...] = (0.25, 0.8, math.inf)) 
 
 
 def scrape(
-    events: SloEvents, now: float, ttft: Distribution, died: float | None = None
+    events: SloEvents,
+    now: float,
+    ttft: Distribution,
+    died: float | None = None,
+    shed: float = 0.0,
 ) -> Snapshot:
     found = [Measurement("ttft", "llama", "1", "vllm_histogram", {(): ttft})]
     if died is not None:
-        samples = {(("outcome", "rejected"),): died, (("outcome", "invalid"),): 100.0}
+        samples = {
+            (("outcome", "error"),): died,
+            (("outcome", "invalid"),): 100.0,
+            (("outcome", "shed"),): shed,
+        }
         found.append(
             Measurement("requests_without_first_token", "llama", "1", "vllm_rejections", samples)
         )
@@ -237,7 +265,7 @@ def event_counts(snapshot: Snapshot) -> Mapping[tuple[str, str], float]:
     return {
         (dict(labels)["threshold"], dict(labels)["result"]): n
         for labels, n in one.samples.items()
-        if isinstance(n, float)
+        if isinstance(n, float) and n
     }
 
 
@@ -266,6 +294,12 @@ def test_requests_without_first_token_count_from_their_first_scrape() -> None:
     scrape(events, 1.0, histogram(1.0, 4.0, 10.0), died=1000.0)
     snapshot = scrape(events, 2.0, histogram(1.0, 4.0, 10.0), died=1001.0)
     assert event_counts(snapshot)["0.8", "bad"] == 6 + 1
+
+
+def test_requests_that_an_engine_sheds_are_events_of_their_own() -> None:
+    events = SloEvents({"ttft": (0.8,)})
+    snapshot = scrape(events, 0.0, histogram(1.0, 4.0, 10.0), died=2.0, shed=3.0)
+    assert event_counts(snapshot) == {("0.8", "good"): 4, ("0.8", "bad"): 6 + 2, ("0.8", "shed"): 3}
 
 
 def test_a_threshold_that_is_no_boundary_is_unavailable_with_a_reason() -> None:

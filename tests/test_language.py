@@ -381,7 +381,9 @@ def test_groups_are_recorded_and_named_in_alerts(tmp_path: Path) -> None:
         'printf `slo:error_budget_remaining:ratio{service="chat",slo="up",tenant=%q,pod=%q}` '
         "$labels.tenant $labels.pod | query"
     ) in " ".join(text.split())
-    absent = 'absent(sum(llm_tenant_requests_total{outcome=~"error|rejected|timeout"}))'
+    absent = (
+        'absent(sum(llm_tenant_requests_total{outcome=~"error|draining|timeout|truncated|shed"}))'
+    )
     assert absent in text, "a metric that is wholly absent has no group"
 
 

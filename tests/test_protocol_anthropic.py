@@ -123,15 +123,13 @@ def test_how_streams_end(events: list[bytes], outcome: tuple[str, str]) -> None:
     assert end(streamed(PATH, [start(), delta("a"), *events])) == outcome
 
 
-@pytest.mark.parametrize(("mark", "outcome"), [(STOP, "ok"), (b"", "error")])
-def test_a_stream_that_ends_with_its_connection_needs_message_stop(
-    mark: bytes, outcome: str
-) -> None:
+@pytest.mark.parametrize(("events", "outcome"), [(last(), "ok"), (STOP, "ok"), (b"", "truncated")])
+def test_a_stream_needs_a_stop_reason_or_its_last_event(events: bytes, outcome: str) -> None:
     log = WireLog()
     observer = Http1Observer(log, ObserverSettings())
     observer.feed(CLIENT, request(PATH, {"model": "m", "stream": True}), 0.0)
     head = b"HTTP/1.0 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
-    observer.feed(SERVER, head + start() + delta("a") + last() + mark, 1.0)
+    observer.feed(SERVER, head + start() + delta("a") + events, 1.0)
     observer.half_closed(SERVER, 2.0)
 
     assert log.of(0)[-1][2] == outcome
@@ -164,5 +162,5 @@ def test_a_whole_response_has_usage() -> None:
 def test_an_error_has_the_outcome_of_its_status() -> None:
     error = {"type": "error", "error": {"type": "overloaded_error", "message": "text"}}
 
-    assert end(answered(PATH, error, status=429)) == ("rejected", "429")
+    assert end(answered(PATH, error, status=429)) == ("quota", "429")
     assert end(answered(PATH, error)) == ("error", "in_band")

@@ -147,7 +147,7 @@ def test_unreadable_stream_has_disconnects(body: bytes, phase: str) -> None:
     observer.aborted(9.0)
 
     assert value(recorder, "disconnects", phase=phase) == 1
-    assert value(recorder, "requests", outcome="disconnected") == 1
+    assert value(recorder, "requests", outcome="client_disconnected") == 1
     assert value(recorder, "requests_without_first_token") == (phase == "before_first_token")
     assert value(recorder, "goodput") == 0
 

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as kserve
 
+from exporter.outcome_rules import ERROR_BYTES
 from exporter.protocol.events import CLIENT, SERVER, ObserverSettings
 from exporter.protocol.grpc import HELD_BYTES
 from exporter.protocol.grpc_calls import LINGER_SECONDS, QUIET_SECONDS
@@ -47,7 +48,7 @@ SAW = json.loads((CAPTURES / "wire_grpc_saw.json").read_text())
 RECORDED = {
     "at_once": [f"streaming 1 {one} 4 chunks ok" for one in "abc"],
     "closed_by_error": ["streaming 1 a 2 chunks error INTERNAL"],
-    "died": ["streaming 1 a 6 chunks disconnected"],
+    "died": ["streaming 1 a 6 chunks client_disconnected"],
     "empty": ["streaming - a ok"],
     "engine": ["tensorrt_llm 1 a 5 chunks ok"],
     "errors": [
@@ -64,15 +65,15 @@ RECORDED = {
     ],
     "half_closed": ["streaming 1 a 8 chunks ok"],
     "in_turn": ["streaming 1 - 4 chunks ok"] * 3,
-    "left": [f"streaming 1 {one} 5 chunks closing disconnected stopped" for one in "ab"],
-    "left_at_once": ["streaming - a closing disconnected stopped"],
+    "left": [f"streaming 1 {one} 5 chunks closing client_disconnected stopped" for one in "ab"],
+    "left_at_once": ["streaming - a closing client_disconnected stopped"],
     "stream": ["streaming 1 a 4 chunks ok"],
     "unary": [f"plain 1 {one} ok" for one in ("one", "two", "zip")],
     "unary_failures": [
         "absent - - invalid NOT_FOUND",
         "failing - - error INTERNAL",
         "streaming - - invalid UNIMPLEMENTED",
-        "slow - - timeout DEADLINE_EXCEEDED",
+        "slow - - timeout total",
     ],
     "whole": [f"plain 1 {one} 1 chunks ok" for one in ("a", "b", "-")],
     "zipped": ["streaming 1 a 4 chunks ok"],
@@ -341,17 +342,17 @@ OUTCOMES = """
 1 cancelled CANCELLED
 2 error UNKNOWN
 3 invalid INVALID_ARGUMENT
-4 timeout DEADLINE_EXCEEDED
+4 timeout total
 5 invalid NOT_FOUND
 6 invalid ALREADY_EXISTS
 7 invalid PERMISSION_DENIED
-8 rejected RESOURCE_EXHAUSTED
+8 shed capacity
 9 invalid FAILED_PRECONDITION
 10 error ABORTED
 11 invalid OUT_OF_RANGE
 12 invalid UNIMPLEMENTED
 13 error INTERNAL
-14 rejected UNAVAILABLE
+14 error UNAVAILABLE
 15 error DATA_LOSS
 16 invalid UNAUTHENTICATED
 17 error UNKNOWN
@@ -368,7 +369,7 @@ def test_statuses(line: str, path: str) -> None:
     assert event_lines(connection.log) == [f"m - a {outcome}"]
 
 
-def test_unavailable_for_an_unknown_model_is_rejected() -> None:
+def test_unavailable_for_an_unknown_model_is_invalid() -> None:
     connection = GrpcConnection()
     connection.call(infer_request("a"), path=INFER)
     connection.status(14, "Request for unknown model: 'm' has no available versions")
@@ -380,12 +381,12 @@ def test_unavailable_for_an_unknown_model_is_rejected() -> None:
     [
         ("404", "invalid 404"),
         ("408", "timeout 408"),
-        ("429", "rejected 429"),
+        ("429", "quota 429"),
         ("499", "cancelled 499"),
         ("502", "error 502"),
-        ("503", "rejected 503"),
+        ("503", "error 503"),
         ("504", "timeout 504"),
-        ("odd", "error truncated"),
+        ("odd", "truncated closed"),
     ],
 )
 @pytest.mark.parametrize("end", [True, False])
@@ -401,7 +402,7 @@ def test_stream_without_a_status_is_truncated() -> None:
     connection.call(infer_request("a"))
     connection.respond(stream_response("a"))
     connection.send(SERVER, frame(DATA, END_STREAM, 1))
-    assert event_lines(connection.log) == ["m 1 a 1 chunks error truncated"]
+    assert event_lines(connection.log) == ["m 1 a 1 chunks truncated closed"]
 
 
 def test_a_status_before_the_complete_request_ends_it() -> None:
@@ -410,7 +411,7 @@ def test_a_status_before_the_complete_request_ends_it() -> None:
     connection.send(CLIENT, frame(DATA, 0, 1, enveloped(infer_request("a", text=b"x" * 99))[:60]))
     assert connection.log.events == []
     connection.status(8)
-    assert event_lines(connection.log) == ["m - a rejected RESOURCE_EXHAUSTED"]
+    assert event_lines(connection.log) == ["m - a shed capacity"]
     assert connection.log.streams[0].prompt == 0
 
 
@@ -430,11 +431,17 @@ def test_responses_after_a_reset_belong_to_a_disconnect() -> None:
         ("closing", left),
         ("chunk", left + 1, 0),
         ("chunk", left + 2, 0),
-        ("ended", left + 3, "disconnected", "", left + 3),
+        ("ended", left + 3, "client_disconnected", "", left + 3),
     ]
     assert connection.observer.live == 1
     connection.reset(SERVER)
-    assert connection.log.of(1)[-1] == ("ended", connection.now, "disconnected", "", connection.now)
+    assert connection.log.of(1)[-1] == (
+        "ended",
+        connection.now,
+        "client_disconnected",
+        "",
+        connection.now,
+    )
     assert connection.observer.live == 0
 
 
@@ -449,7 +456,7 @@ def test_after_a_reset_silence_is_the_end(more: int) -> None:
     end = connection.now + LINGER_SECONDS
     connection.observer.expire(end)
     stopped = connection.now if more else None
-    assert connection.log.events[-1] == ("ended", 0, end, "disconnected", "", stopped)
+    assert connection.log.events[-1] == ("ended", 0, end, "client_disconnected", "", stopped)
     assert connection.observer.live == 0
 
 
@@ -471,7 +478,7 @@ def test_half_closed_client_is_still_connected() -> None:
     connection.observer.half_closed(SERVER, 99.0)
     assert event_lines(connection.log) == [
         "m 1 a closing 2 chunks ok",
-        "m - b closing disconnected stopped",
+        "m - b closing client_disconnected stopped",
     ]
 
 
@@ -482,7 +489,7 @@ def test_a_status_after_the_client_s_fin_is_a_disconnect() -> None:
     connection.respond(stream_response("a"))
     connection.observer.half_closed(CLIENT, connection.now)
     connection.status(14)
-    assert event_lines(connection.log) == ["m 1 a 1 chunks closing disconnected stopped"]
+    assert event_lines(connection.log) == ["m 1 a 1 chunks closing client_disconnected stopped"]
 
 
 @pytest.mark.parametrize("closed_before", [True, False])
@@ -495,12 +502,12 @@ def test_client_reset_is_an_immediate_disconnect(closed_before: bool) -> None:
     connection.respond(stream_response("a"))
     connection.observer.aborted(99.0)
     stopped = connection.now if closed_before else None
-    assert connection.log.events[-1] == ("ended", 0, 99.0, "disconnected", "", stopped)
+    assert connection.log.events[-1] == ("ended", 0, 99.0, "client_disconnected", "", stopped)
 
 
 def test_server_goaway_ends_streams() -> None:
     for end, reason in (
-        (lambda connection: connection.observer.half_closed(SERVER, 9.0), "truncated"),
+        (lambda connection: connection.observer.half_closed(SERVER, 9.0), "closed"),
         (lambda connection: connection.observer.server_lost(9.0), "reset"),
         (lambda connection: connection.reset(SERVER), "reset"),
     ):
@@ -510,11 +517,11 @@ def test_server_goaway_ends_streams() -> None:
         assert event_lines(connection.log) == [f"m - a error {reason}"]
 
 
-def test_a_refused_stream_is_rejected() -> None:
+def test_a_refused_stream_is_shed() -> None:
     connection = GrpcConnection()
     connection.call(infer_request("a"))
     connection.reset(SERVER, 7)
-    assert event_lines(connection.log) == ["m - a rejected reset"]
+    assert event_lines(connection.log) == ["m - a shed capacity"]
 
 
 # Requests
@@ -761,7 +768,7 @@ def test_responses_are_parsed_as_by_protobuf(message: kserve.ModelStreamInferRes
         found = scan_response(one.SerializeToString(), streamed=streamed)
         read = (found.request_id, found.version, found.final, found.outputs, found.has_text)
         assert read == expected(message.infer_response)
-        assert found.error == (streamed and message.error_message != "")
+        assert found.error == (message.error_message.encode()[:ERROR_BYTES] if streamed else b"")
 
 
 @given(st.lists(responses(), min_size=1, max_size=4), st.lists(RAW, max_size=6), st.data())

@@ -37,18 +37,18 @@ EXPECTED_EVENTS = {
         "started 0",
         "chunk 0 0 x4",
         "closing 0",
-        "ended 0 disconnected  True",
+        "ended 0 client_disconnected  True",
     ],
     "triton_left": [
         "started 0",
         "chunk 0 0 x4",
         "closing 0",
-        "ended 0 disconnected  True",
+        "ended 0 client_disconnected  True",
     ],
     "triton_reset": [
         "started 0",
         "chunk 0 0 x4",
-        "ended 0 disconnected  False",
+        "ended 0 client_disconnected  False",
     ],
     "triton_streams": [
         "started 0",
@@ -76,7 +76,7 @@ EXPECTED_EVENTS = {
     "trtllm_broken_off": [
         "started 0",
         "chunk 0 0 x3",
-        "ended 0 error truncated False",
+        "ended 0 truncated closed False",
     ],
     "trtllm_chunked": [
         "started 0",
@@ -105,7 +105,7 @@ EXPECTED_EVENTS = {
         "started 0",
         "chunk 0 0 x3",
         "closing 0",
-        "ended 0 disconnected  True",
+        "ended 0 client_disconnected  True",
     ],
     "trtllm_pipelined": [
         "started 0",
@@ -203,7 +203,7 @@ def test_times_are_those_of_the_bytes() -> None:
     times = [time for _, time, what in lines if not isinstance(what, bytes) or b"text_" in what]
     assert log.streams[0].arrived == times[0]
     assert [event[2] for event in log.events] == times
-    assert log.events[-1] == ("ended", 0, times[-1], "disconnected", "", times[-1])
+    assert log.events[-1] == ("ended", 0, times[-1], "client_disconnected", "", times[-1])
 
 
 @pytest.mark.parametrize("name", RECORDED)
@@ -606,8 +606,8 @@ def test_pipelined_responses_belong_to_requests_in_order() -> None:
     ("status", "outcome"),
     [
         (200, "ok"), (202, "ok"), (302, "invalid"), (400, "invalid"), (404, "invalid"),
-        (408, "timeout"), (422, "invalid"), (429, "rejected"), (499, "cancelled"), (500, "error"),
-        (502, "error"), (503, "rejected"), (504, "timeout"),
+        (408, "timeout"), (422, "invalid"), (429, "quota"), (499, "cancelled"), (500, "error"),
+        (502, "error"), (503, "error"), (504, "timeout"),
     ],
 )  # fmt: skip
 def test_the_status_determines_the_outcome(status: int, outcome: str) -> None:
@@ -633,18 +633,30 @@ SERVER_RST: Line = (SERVER, 6.0, False)
 @pytest.mark.parametrize(
     ("lines", "closing", "end"),
     [
-        ([REQUEST, SERVER_FIN], False, (6.0, "error", "truncated", None)),
+        ([REQUEST, SERVER_FIN], False, (6.0, "error", "closed", None)),
         ([REQUEST, SERVER_RST], False, (6.0, "error", "reset", None)),
-        ([REQUEST, CLIENT_RST], False, (6.0, "disconnected", "", None)),
-        ([REQUEST, BEGUN, SERVER_FIN], False, (6.0, "error", "truncated", None)),
-        ([REQUEST, BEGUN, SERVER_RST], False, (6.0, "error", "reset", None)),
-        ([REQUEST, BEGUN, CLIENT_RST], False, (6.0, "disconnected", "", None)),
-        ([REQUEST, CLIENT_FIN, SERVER_FIN], True, (6.0, "disconnected", "", 6.0)),
-        ([REQUEST, CLIENT_FIN, CLIENT_RST], True, (6.0, "disconnected", "", None)),
-        ([REQUEST, BEGUN, CLIENT_FIN, CLIENT_RST], True, (6.0, "disconnected", "", None)),
-        ([REQUEST, BEGUN, CLIENT_FIN, MORE, CLIENT_RST], True, (6.0, "disconnected", "", 4.0)),
-        ([REQUEST, BEGUN, CLIENT_FIN, MORE, SERVER_FIN], True, (6.0, "disconnected", "", 6.0)),
-        ([REQUEST, BEGUN, CLIENT_FIN, MORE, SERVER_RST], True, (6.0, "disconnected", "", 6.0)),
+        ([REQUEST, CLIENT_RST], False, (6.0, "client_disconnected", "", None)),
+        ([REQUEST, BEGUN, SERVER_FIN], False, (6.0, "truncated", "closed", None)),
+        ([REQUEST, BEGUN, SERVER_RST], False, (6.0, "truncated", "reset", None)),
+        ([REQUEST, BEGUN, CLIENT_RST], False, (6.0, "client_disconnected", "", None)),
+        ([REQUEST, CLIENT_FIN, SERVER_FIN], True, (6.0, "client_disconnected", "", 6.0)),
+        ([REQUEST, CLIENT_FIN, CLIENT_RST], True, (6.0, "client_disconnected", "", None)),
+        ([REQUEST, BEGUN, CLIENT_FIN, CLIENT_RST], True, (6.0, "client_disconnected", "", None)),
+        (
+            [REQUEST, BEGUN, CLIENT_FIN, MORE, CLIENT_RST],
+            True,
+            (6.0, "client_disconnected", "", 4.0),
+        ),
+        (
+            [REQUEST, BEGUN, CLIENT_FIN, MORE, SERVER_FIN],
+            True,
+            (6.0, "client_disconnected", "", 6.0),
+        ),
+        (
+            [REQUEST, BEGUN, CLIENT_FIN, MORE, SERVER_RST],
+            True,
+            (6.0, "client_disconnected", "", 6.0),
+        ),
         ([REQUEST, BEGUN, CLIENT_FIN, MORE, END], True, (5.0, "ok", "", None)),
         ([REQUEST, CLIENT_FIN, BEGUN, END, CLIENT_RST], True, (5.0, "ok", "", None)),
     ],
@@ -675,8 +687,8 @@ def test_nothing_ends_by_a_half_closed_connection_alone() -> None:
 def test_pending_requests_end_with_the_connection() -> None:
     log, _ = watched([REQUEST, (CLIENT, 1.5, post()), BEGUN, CLIENT_FIN, MORE, CLIENT_RST])
 
-    assert log.of(0)[-1] == ("ended", 6.0, "disconnected", "", 4.0)
-    assert log.of(1)[1:] == [("closing", 3.0), ("ended", 6.0, "disconnected", "", None)]
+    assert log.of(0)[-1] == ("ended", 6.0, "client_disconnected", "", 4.0)
+    assert log.of(1)[1:] == [("closing", 3.0), ("ended", 6.0, "client_disconnected", "", None)]
 
 
 def test_an_incomplete_request_is_not_reported() -> None:

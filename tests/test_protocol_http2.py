@@ -438,12 +438,12 @@ def test_requests_above_the_limit_are_skipped() -> None:
     ("last", "code", "ends"),
     [
         (0x7FFFFFFF, 0, {}),
-        (1, 0, {1: ("rejected", "reset")}),
-        (1, 2, {0: ("error", "reset"), 1: ("rejected", "reset")}),
+        (1, 0, {1: ("draining", "goaway")}),
+        (1, 2, {0: ("error", "reset"), 1: ("draining", "goaway")}),
         (3, 11, {0: ("error", "reset"), 1: ("error", "reset")}),
     ],
 )
-def test_goaway_rejects_the_calls_not_started(
+def test_goaway_drains_the_calls_not_started(
     last: int, code: int, ends: dict[int, tuple[str, str]]
 ) -> None:
     connection = GrpcConnection()

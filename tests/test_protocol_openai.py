@@ -152,7 +152,7 @@ def test_the_model_is_found_behind_a_prompt_of_any_size() -> None:
 
     stream = log.at_start[0]
     assert (stream.model, stream.streaming, stream.choices) == ("m", True, 2)
-    assert log.of(0)[-1] == ("ended", 2.0, "disconnected", "", None)
+    assert log.of(0)[-1] == ("ended", 2.0, "client_disconnected", "", None)
 
 
 # Streams
@@ -256,7 +256,7 @@ def test_a_stream_without_usage_is_not_counted() -> None:
         ([text("a"), text("", "stop"), DONE], ("ok", "stop")),
         ([text("a"), text("", "tool_calls"), DONE], ("ok", "tool_calls")),
         ([text("a"), DONE], ("ok", "")),
-        ([text("a"), text("", "timeout"), DONE], ("timeout", "timeout")),
+        ([text("a"), text("", "timeout"), DONE], ("timeout", "total")),
         ([text("a"), text("", "cancelled"), DONE], ("cancelled", "cancelled")),
         ([text("a"), text("", "abort"), DONE], ("cancelled", "abort")),
         ([text("a"), text("", "error"), DONE], ("error", "error")),
@@ -264,7 +264,7 @@ def test_a_stream_without_usage_is_not_counted() -> None:
         ([event({"error": "text"})], ("error", "in_band")),
         ([event({"object": "error", "message": "text", "code": 500})], ("error", "in_band")),
         ([event({"error": None, "choices": []}), DONE], ("ok", "")),
-        ([text("a"), b"data: half an ev"], ("ok", "")),
+        ([text("a"), b"data: half an ev"], ("truncated", "unended")),
     ],
 )
 def test_how_streams_end(events: list[bytes], end: tuple[str, str]) -> None:
@@ -287,7 +287,7 @@ def test_a_disconnect_after_the_end_marker_is_ok() -> None:
         assert log.of(0)[1:] == [("chunk", 1.0, 0), ("ended", 3.0, "ok", "stop", None)]
 
 
-@pytest.mark.parametrize(("mark", "outcome"), [(DONE, "ok"), (b"", "error")])
+@pytest.mark.parametrize(("mark", "outcome"), [(DONE, "ok"), (b"", "truncated")])
 def test_stream_that_ends_with_its_connection_needs_the_end_marker(
     mark: bytes, outcome: str
 ) -> None:

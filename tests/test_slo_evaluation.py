@@ -98,7 +98,7 @@ def test_active_requests_are_evaluated_in_batches() -> None:
 # Any interleaving
 
 
-OUTCOMES = ("ok", "error", "timeout", "cancelled", "invalid", "disconnected")
+OUTCOMES = ("ok", "error", "timeout", "cancelled", "invalid", "client_disconnected")
 STEP = 0.25
 """All times are multiples of it, so that no sum is rounded."""
 
@@ -117,7 +117,7 @@ class Request:
     @property
     def until(self) -> float:
         """Until when the client was there."""
-        return self.closing if self.closing and self.outcome == "disconnected" else self.end
+        return self.closing if self.closing and self.outcome == "client_disconnected" else self.end
 
     def crossings(self, by: float) -> dict[tuple[str, float], float]:
         """Try every instant: return when each threshold was crossed first, up to ``by``."""
@@ -176,7 +176,7 @@ def naive(requests: list[Request]) -> Counter[tuple[str, str, str]]:
         ]
         if broken:
             total["goodput", min(broken)[2], "bad"] += 1
-        elif one.outcome in ("error", "rejected", "timeout"):
+        elif one.outcome in ("error", "shed", "timeout"):
             total["goodput", "outcome", "bad"] += 1
         elif one.outcome == "ok" and one.streaming and not seen:
             total["goodput", "ttft", "bad"] += 1
@@ -199,7 +199,7 @@ def requests(draw: st.DrawFn) -> Request:
     if closing >= end or closing in tokens:
         closing = 0.0
     outcome = draw(
-        st.sampled_from(("ok", "error", "timeout", "cancelled", "invalid", "disconnected"))
+        st.sampled_from(("ok", "error", "timeout", "cancelled", "invalid", "client_disconnected"))
     )
     return Request(streaming, start, tuple(tokens), closing, end, outcome)
 

@@ -136,8 +136,8 @@ async def test_failures_of_an_ensemble_are_halved() -> None:
 async def test_rejected_requests_never_had_a_first_token() -> None:
     snapshot = await stage("failures", models=["slow"])
     result = found(snapshot, "slow")
-    rejected = outcomes(result["requests_without_first_token"])["rejected"]
-    assert rejected == outcomes(result["request_failures"])["rejected rejected"] == 3
+    rejected = outcomes(result["requests_without_first_token"])["shed"]
+    assert rejected == outcomes(result["request_failures"])["shed deadline"] == 3
 
 
 async def test_a_reload_restarts_successes_and_keeps_failures() -> None:

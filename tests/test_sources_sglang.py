@@ -121,7 +121,7 @@ async def test_aborted_requests_are_not_ok() -> None:
     assert isinstance(requests, Measurement)
     assert requests.samples == {
         (("outcome", "ok"), ("reason", "finished")): 8,
-        (("outcome", "disconnected"), ("reason", "abort")): 2,
+        (("outcome", "client_disconnected"), ("reason", "abort")): 2,
     }
     assert METHODS[requests.method].quality == "estimate"
 

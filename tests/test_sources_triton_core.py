@@ -32,15 +32,15 @@ async def test_tensorrtllm_counts_at_the_end_of_a_stream() -> None:
     by_signal = found(
         await scrape(metrics=metrics, configs={"chat": config("tensorrtllm")}), "chat"
     )
-    assert outcomes(by_signal["requests"]) == {"ok": 7, "error": 6, "rejected": 3, "cancelled": 1}
+    assert outcomes(by_signal["requests"]) == {"ok": 7, "error": 6, "shed": 3, "cancelled": 1}
     assert outcomes(by_signal["request_failures"]) == {
         "error backend": 2,
         "error other": 4,
-        "rejected rejected": 3,
+        "shed deadline": 3,
         "cancelled canceled": 1,
     }
     assert by_signal["requests"].method == "triton_counters"  # type: ignore[union-attr]
-    assert outcomes(by_signal["requests_without_first_token"]) == {"rejected": 3, "cancelled": 1}
+    assert outcomes(by_signal["requests_without_first_token"]) == {"shed": 3, "cancelled": 1}
     assert by_signal["e2e"].samples == {(): Distribution((inf,), (7,), 35.0)}  # type: ignore[union-attr]
     assert by_signal["queue"].samples == {(): Distribution((inf,), (7,), 1.5)}  # type: ignore[union-attr]
 
@@ -61,7 +61,7 @@ async def test_decoupled_models_are_counted_before_their_first_token(backend: st
 async def test_engine_counters_of_finished_requests_are_preferred() -> None:
     metrics = core(ok=70, backend=2, rejected=1) + OUTPUT_LENGTH
     by_signal = found(await scrape(metrics=metrics, configs={"chat": config("python")}), "chat")
-    assert outcomes(by_signal["requests"]) == {"ok": 9, "error": 2, "rejected": 1}
+    assert outcomes(by_signal["requests"]) == {"ok": 9, "error": 2, "shed": 1}
     assert by_signal["requests"].method == "trtllm_finished"  # type: ignore[union-attr]
     assert isinstance(by_signal["e2e"], Missing)
 
@@ -178,7 +178,7 @@ class TestLabels:
         by_signal = found(
             await scrape(metrics=metrics, configs={"chat": config("tensorrtllm")}), "chat"
         )
-        assert outcomes(by_signal["requests"]) == {"ok": 8, "error": 3, "rejected": 5}
+        assert outcomes(by_signal["requests"]) == {"ok": 8, "error": 3, "shed": 5}
         assert by_signal["e2e"].samples == {(): Distribution((inf,), (8,), 16.0)}  # type: ignore[union-attr]
 
     async def test_namespaces_keep_models_of_one_name_apart(self) -> None:

@@ -14,7 +14,7 @@ from exporter.sources.exposition.by_model import FamiliesByModel
 from exporter.sources.exposition.text_parser import ExpositionError, ParsedFamily, read
 from exporter.sources.trtllm import prometheus_metrics
 from exporter.sources.trtllm.prometheus_metrics import GaugeState
-from slos.signals import OUTCOMES as ALL_OUTCOMES
+from slos.outcomes import OUTCOMES as ALL_OUTCOMES
 from slos.signals import SIGNALS
 from tests.fake_triton import outcomes
 
@@ -143,7 +143,7 @@ class TestGenerations:
         [
             ("tool_calls", "ok", "tool_calls"),
             ("not_finished", "ok", "not_finished"),
-            ("timeout", "timeout", "timeout"),
+            ("timeout", "timeout", "total"),
             ("error", "error", "error"),
             ("a new word", "error", "unknown"),
         ],

@@ -107,9 +107,9 @@ async def test_finish_reasons_are_better_than_a_count() -> None:
     )  # fmt: skip
     by_signal = found(await scrape(metrics=metrics, configs=VLLM), "chat")
     assert by_signal["requests"].method == "vllm_finish_reason"  # type: ignore[union-attr]
-    assert outcomes(by_signal["requests"]) == {"ok": 14, "disconnected": 2, "error": 4}
+    assert outcomes(by_signal["requests"]) == {"ok": 14, "client_disconnected": 2, "error": 4}
     assert outcomes(by_signal["request_failures"]) == {
-        "disconnected abort": 2,
+        "client_disconnected abort": 2,
         "error error": 1,
         "error unknown": 3,
     }

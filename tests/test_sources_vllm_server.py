@@ -107,17 +107,16 @@ async def test_disconnects_and_rejections_have_outcomes() -> None:
     metrics = engines("counter", "request_success_total", 2, labels='finished_reason="abort",')
     metrics += rejections(max_num_queued_reqs=3, new_word=4)
     found = by_signal(await scrape(answers(metrics)), "chat")
-    assert outcomes(found["requests"]) == {"disconnected": 2, "rejected": 7}
+    assert outcomes(found["requests"]) == {"client_disconnected": 2, "shed": 7}
     failures = found["request_failures"]
     assert isinstance(failures, Measurement)
     assert failures.samples == {
-        (("outcome", "disconnected"), ("reason", "abort")): 2,
-        (("outcome", "rejected"), ("reason", "max_num_queued_reqs")): 3,
-        (("outcome", "rejected"), ("reason", "unknown")): 4,
+        (("outcome", "client_disconnected"), ("reason", "abort")): 2,
+        (("outcome", "shed"), ("reason", "capacity")): 7,
     }
     died = found["requests_without_first_token"]
     assert isinstance(died, Measurement)
-    assert died.samples == {(("outcome", "rejected"),): 7}
+    assert died.samples == {(("outcome", "shed"),): 7}
 
 
 async def test_rejections_alone_are_not_all_requests() -> None:

@@ -30,7 +30,8 @@ from exporter.store.view import SignalState, View
 from exporter.taps.process.messages import read_genai
 from exporter.web.collector import expose
 from slos.model import Objective
-from slos.signals import OUTCOMES, PHASES
+from slos.outcomes import OUTCOMES
+from slos.signals import PHASES
 from tests.service_example import service
 
 OK = "stop"
@@ -194,7 +195,7 @@ def test_tokens_after_a_client_disconnect_are_only_wasted() -> None:
         *chunks(100.5, 101.0),
         ("closing", 101.5),
         *chunks(107.0, 108.0, 109.0),
-        ended(110.0, "disconnected", "", stopped=109.5),
+        ended(110.0, "client_disconnected", "", stopped=109.5),
     )
     assert text(recorder) == (
         """\
@@ -204,10 +205,10 @@ llm_inter_token_latency_seconds_count{model="llama",version=""} 1.0
 llm_inter_token_latency_seconds_sum{model="llama",version=""} 0.5
 llm_stream_max_gap_seconds_count{model="llama",version=""} 1.0
 llm_stream_max_gap_seconds_sum{model="llama",version=""} 0.5
-llm_requests_total{model="llama",outcome="disconnected",version=""} 1.0
-llm_request_failures_total{model="llama",outcome="disconnected",reason="",version=""} 1.0
+llm_requests_total{model="llama",outcome="client_disconnected",version=""} 1.0
+llm_request_failures_total{model="llama",outcome="client_disconnected",reason="",version=""} 1.0
 llm_tokens_total{direction="output",model="llama",version=""} 2.0
-llm_streams_total{model="llama",outcome="disconnected",phase="mid_stream",version=""} 1.0
+llm_streams_total{model="llama",outcome="client_disconnected",phase="mid_stream",version=""} 1.0
 llm_streaming_disconnects_total{model="llama",phase="mid_stream",version=""} 1.0
 llm_disconnect_age_seconds_count{model="llama",version=""} 1.0
 llm_disconnect_age_seconds_sum{model="llama",version=""} 1.5
@@ -251,7 +252,7 @@ def test_the_last_closing_is_the_client_disconnect() -> None:
         *chunks(100.5, 101.0),
         ("closing", 101.5),
         *chunks(102.0),
-        ended(103.0, "disconnected", ""),
+        ended(103.0, "client_disconnected", ""),
     )
     assert spread(recorder, "disconnect_age") == (1, 1.5)
     assert spread(recorder, "ttft") == (1, 0.5)
@@ -260,7 +261,7 @@ def test_the_last_closing_is_the_client_disconnect() -> None:
 
 def test_a_client_reset_is_a_disconnect_at_the_end() -> None:
     recorder = StreamRecorder({}, expected=["llama"])
-    play(recorder, stream(), ended(130.0, "disconnected", ""))
+    play(recorder, stream(), ended(130.0, "client_disconnected", ""))
     assert spread(recorder, "disconnect_age") == (1, 30.0)
     assert spread(recorder, "disconnect_release") == (0, 0)
     assert value(recorder, "disconnects", phase="before_first_token") == 1
@@ -278,7 +279,7 @@ def test_outcomes_and_phases(outcome: str) -> None:
     assert value(recorder, "streams", phase="mid_stream") == (0 if ok else 1)
     assert value(recorder, "streams", phase="before_first_token") == (0 if ok else 1)
     assert value(recorder, "requests_without_first_token", outcome=outcome) == 1
-    assert value(recorder, "disconnects") == (2 if outcome == "disconnected" else 0)
+    assert value(recorder, "disconnects") == (2 if outcome == "client_disconnected" else 0)
     assert spread(recorder, "e2e") == ((3, 5.0) if ok else (0, 0))
     assert spread(recorder, "ttft") == (1, 1.0)
 
@@ -314,8 +315,8 @@ def test_requests_by_endpoint_and_error_for_otlp() -> None:
     play(recorder, stream(endpoint="completions"), *chunks(103.0), ended(104.0))
     play(recorder, stream(streaming=False), ended(101.0))
     play(recorder, stream(), *chunks(100.5), ended(110.0, "error"))
-    play(recorder, stream(), ("closing", 105.0), ended(109.0, "disconnected"))
-    play(recorder, stream(model="unknown"), ended(101.0, "rejected", "503"))
+    play(recorder, stream(), ("closing", 105.0), ended(109.0, "client_disconnected"))
+    play(recorder, stream(model="unknown"), ended(101.0, "shed", "503"))
     found = {
         (one.signal, one.endpoint, one.error): (one.value.count, one.value.sum)
         for one in map(read_genai, recorder.genai.series())
@@ -327,7 +328,7 @@ def test_requests_by_endpoint_and_error_for_otlp() -> None:
         ("e2e", "completions", ""): (1, 4.0),
         ("ttft", "completions", ""): (1, 3.0),
         ("e2e", "generate_stream", "error"): (1, 10.0),
-        ("e2e", "generate_stream", "disconnected"): (1, 5.0),
+        ("e2e", "generate_stream", "client_disconnected"): (1, 5.0),
     }
     edges = {
         one.signal: one.value.boundaries[:-1] for one in map(read_genai, recorder.genai.series())
@@ -501,7 +502,7 @@ def test_unreported_tokens_have_no_series() -> None:
 def test_a_disconnect_without_a_token_count_makes_only_counts_estimates() -> None:
     recorder = StreamRecorder({})
     play(recorder, stream(counted=True, output_tokens=3), *chunks(101.0, 102.0), ended(103.0))
-    play(recorder, stream(), *chunks(101.0, 102.0), ended(103.0, "disconnected", ""))
+    play(recorder, stream(), *chunks(101.0, 102.0), ended(103.0, "client_disconnected", ""))
     assert methods(recorder, "output_tokens") == {"wire_chunks"}
     assert methods(recorder, "partial_tokens") == {"wire_chunks"}
     assert methods(recorder, "tpot") == {"wire"}
@@ -511,7 +512,7 @@ def test_with_continuous_usage_a_disconnected_stream_has_its_count() -> None:
     recorder = StreamRecorder({})
     left = stream(counted=True, output_tokens=6)
     events = (*chunks(101.0, 102.0, tokens=3), ("closing", 102.5), *chunks(103.0, tokens=3))
-    play(recorder, left, *events, ended(104.0, "disconnected", ""))
+    play(recorder, left, *events, ended(104.0, "client_disconnected", ""))
     assert (value(recorder, "partial_tokens"), value(recorder, "wasted_tokens")) == (6, 3)
     assert methods(recorder, "output_tokens") == methods(recorder, "partial_tokens") == {"wire"}
 
@@ -550,7 +551,7 @@ def test_the_same_prompt_after_a_failure_is_a_suspected_retry(outcome: str) -> N
     play(recorder, stream(prompt=8, arrived=111.0))
     play(recorder, stream(prompt=9, arrived=112.0))
     play(recorder, stream(prompt=9, arrived=113.0))
-    failed = outcome in ("error", "rejected", "timeout", "disconnected")
+    failed = outcome not in ("ok", "cancelled", "invalid")
     assert value(recorder, "suspected_retries") == float(failed), "one failure explains one retry"
 
 
@@ -561,7 +562,7 @@ def test_a_retry_comes_soon_and_perhaps_before_the_server_has_noticed() -> None:
     assert value(recorder, "suspected_retries") == 0
     slow = play(recorder, stream(prompt=7), ("closing", 101.0))
     play(recorder, stream(prompt=7, arrived=102.0))
-    play_on(recorder, slow, ended(110.0, "disconnected", ""))
+    play_on(recorder, slow, ended(110.0, "client_disconnected", ""))
     play(recorder, stream(prompt=7, arrived=111.0))
     assert value(recorder, "suspected_retries") == 1
 
@@ -634,24 +635,32 @@ one_each = partial(chunks, tokens=1)
         ({"streaming": False}, (ended(111.0),), ("bad", "e2e")),
         ({}, (ended(100.1, "error", "500"),), ("bad", "outcome")),
         ({}, (*chunks(100.1), ended(100.2, "timeout", "")), ("bad", "outcome")),
-        ({}, (ended(100.1, "rejected", "429"),), ("bad", "outcome")),
+        ({}, (ended(100.1, "truncated", "closed"),), ("bad", "outcome")),
+        ({}, (ended(100.1, "shed", "capacity"),), ("shed", "outcome")),
+        ({}, (ended(100.1, "quota", "429"),), ("quota", "outcome")),
+        ({}, (ended(120.1, "shed", "deadline"),), ("bad", "ttft")),
         ({}, (ended(100.1, "invalid", "400"),), None),
         ({}, (ended(100.1, "cancelled", ""),), None),
         ({}, (ended(120.1, "invalid", "400"),), ("bad", "ttft")),
         ({}, (ended(120.1, "cancelled", ""),), ("bad", "ttft")),
         ({}, (*chunks(100.1), ended(103.0, "error", "500")), ("bad", "max_gap")),
-        ({}, (ended(100.25, "disconnected", ""),), None),
-        ({}, (ended(100.75, "disconnected", ""),), ("bad", "ttft")),
-        ({}, (("closing", 100.25), ended(105.0, "disconnected", "")), None),
-        ({}, (*chunks(100.5, 101.0), ended(103.0, "disconnected", "")), None),
+        ({}, (ended(100.25, "client_disconnected", ""),), None),
+        ({}, (ended(100.75, "client_disconnected", ""),), ("bad", "ttft")),
+        ({}, (("closing", 100.25), ended(105.0, "client_disconnected", "")), None),
+        ({}, (*chunks(100.5, 101.0), ended(103.0, "client_disconnected", "")), None),
         (
             {},
-            (*chunks(100.5, 101.0), ended(103.25, "disconnected", "")),
+            (*chunks(100.5, 101.0), ended(103.25, "client_disconnected", "")),
             ("bad", "max_gap"),
         ),
         (
             {},
-            (*chunks(100.5), ("closing", 101.0), *chunks(109.0), ended(120.0, "disconnected", "")),
+            (
+                *chunks(100.5),
+                ("closing", 101.0),
+                *chunks(109.0),
+                ended(120.0, "client_disconnected", ""),
+            ),
             None,
         ),
     ],
@@ -732,13 +741,15 @@ def test_only_the_server_confirms_a_model() -> None:
     for number, (outcome, reason) in enumerate(
         [
             ("invalid", "404"),
-            ("rejected", "503"),
+            ("shed", "capacity"),
+            ("error", "503"),
             ("error", "502"),
             ("error", "reset"),
             ("error", "in_band"),
-            ("timeout", "DEADLINE_EXCEEDED"),
+            ("timeout", "total"),
+            ("truncated", "closed"),
             ("cancelled", ""),
-            ("disconnected", ""),
+            ("client_disconnected", ""),
         ]
     ):
         play(recorder, stream(model=f"invented-{number}"), ended(101.0, outcome, reason))
@@ -751,9 +762,9 @@ def test_only_the_server_confirms_a_model() -> None:
 
 def test_events_before_the_confirmation_of_a_model_are_counted() -> None:
     recorder = StreamRecorder({})
-    play(recorder, stream(), ended(101.0, "rejected", "503"))
+    play(recorder, stream(), ended(101.0, "shed", "503"))
     play(recorder, stream(), *chunks(101.0), ended(102.0))
-    assert value(recorder, "requests", outcome="rejected") == 1
+    assert value(recorder, "requests", outcome="shed") == 1
 
 
 def test_invented_names_evict_only_each_other() -> None:
@@ -877,20 +888,20 @@ def test_snapshot_has_only_the_models_that_changed() -> None:
 
 def test_expected_models_need_no_confirmation_but_versions_do() -> None:
     recorder = StreamRecorder({}, expected=["llama"])
-    play(recorder, stream(), ended(101.0, "rejected", "503"))
+    play(recorder, stream(), ended(101.0, "shed", "503"))
     play(recorder, stream(version="77"), ended(101.0, "invalid", "404"))
     assert names(recorder) == {("llama", "")}
 
 
 def test_the_response_determines_the_version_of_a_request() -> None:
     recorder = StreamRecorder({})
-    play(recorder, stream(), ended(101.0, "rejected", "503"))
+    play(recorder, stream(), ended(101.0, "shed", "503"))
     play(recorder, (other := stream()))
     one = play(recorder, stream())
     one.version = "1"
     play_on(recorder, one, *chunks(101.0, 102.0), ended(103.0))
     play_on(recorder, other, ended(103.0, "error", "500"))
-    play(recorder, stream(), ended(101.0, "rejected", "503"))
+    play(recorder, stream(), ended(101.0, "shed", "503"))
     assert names(recorder) == {("llama", "1")}
     assert value(recorder, "requests") == 4
     assert value(recorder, "live_streams") == 0
@@ -898,7 +909,7 @@ def test_the_response_determines_the_version_of_a_request() -> None:
     newer = play(recorder, stream())
     newer.version = "2"
     play_on(recorder, newer, ("closing", 100.5), *chunks(101.0, 102.0), ended(103.0))
-    play(recorder, stream(), ended(101.0, "rejected", "503"))
+    play(recorder, stream(), ended(101.0, "shed", "503"))
     play(recorder, stream(version="1"), ended(101.0, "invalid", "400"))
     requests = {
         (measurement.version, dict(labels)["outcome"]): count
@@ -909,11 +920,11 @@ def test_the_response_determines_the_version_of_a_request() -> None:
     }
     assert requests == {
         ("1", "ok"): 1.0,
-        ("1", "rejected"): 2.0,
+        ("1", "shed"): 2.0,
         ("1", "error"): 1.0,
         ("1", "invalid"): 1.0,
         ("2", "ok"): 1.0,
-        ("2", "rejected"): 1.0,
+        ("2", "shed"): 1.0,
     }
     assert spread(recorder, "itl") == (2, 2.0)
     assert value(recorder, "live_streams") == 0
@@ -933,7 +944,7 @@ def test_the_response_determines_the_version_of_a_request() -> None:
 
 def test_what_was_reported_without_a_version_stays_so() -> None:
     recorder = StreamRecorder({}, expected=["llama"])
-    play(recorder, stream(), ended(101.0, "rejected", "503"))
+    play(recorder, stream(), ended(101.0, "shed", "503"))
     assert names(recorder) == {("llama", "")}
     one = play(recorder, stream())
     one.version = "1"
@@ -1006,7 +1017,7 @@ def test_any_events_are_counted_exactly_once(
     for one, (outcome, reason, reported), (_, has_stages) in zip(streams, ends, kinds, strict=True):
         time += 0.125
         one.stages = Stages(0.1) if has_stages else None
-        if reported and outcome != "disconnected":
+        if reported and outcome != "client_disconnected":
             one.counted, one.output_tokens = True, one.tokens
         recorder.ended(one, time, outcome, reason, None)  # type: ignore[arg-type]
 
@@ -1017,11 +1028,11 @@ def test_any_events_are_counted_exactly_once(
         assert value(recorder, "requests", outcome=outcome) == outcomes.count(outcome)
         assert value(recorder, "streams", outcome=outcome) == of_streams.count(outcome)
     assert sum(value(recorder, "streams", phase=phase) for phase in PHASES) == len(of_streams)
-    assert value(recorder, "disconnects") == of_streams.count("disconnected")
+    assert value(recorder, "disconnects") == of_streams.count("client_disconnected")
     for phase in PHASES:
-        left = value(recorder, "streams", phase=phase, outcome="disconnected")
+        left = value(recorder, "streams", phase=phase, outcome="client_disconnected")
         assert value(recorder, "disconnects", phase=phase) == left
-    assert spread(recorder, "disconnect_age")[0] == of_streams.count("disconnected")
+    assert spread(recorder, "disconnect_age")[0] == of_streams.count("client_disconnected")
     assert spread(recorder, "e2e")[0] == outcomes.count("ok")
     empty = sum(
         one.streaming and outcome == "ok" and not one.chunks
@@ -1032,9 +1043,9 @@ def test_any_events_are_counted_exactly_once(
     served = value(recorder, "streams") - early
     assert spread(recorder, "ttft")[0] == served
     whole = value(recorder, "output_tokens") - value(recorder, "partial_tokens")
-    lasting = sum(n for number, n in emitted.items() if outcomes[number] != "disconnected")
+    lasting = sum(n for number, n in emitted.items() if outcomes[number] != "client_disconnected")
     assert whole == lasting
-    left = sum(n for number, n in emitted.items() if outcomes[number] == "disconnected")
+    left = sum(n for number, n in emitted.items() if outcomes[number] == "client_disconnected")
     assert value(recorder, "partial_tokens") + value(recorder, "wasted_tokens") == left
     assert value(recorder, "live_streams") == recorder.live == 0
     assert value(recorder, "goodput") <= 6

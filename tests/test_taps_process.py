@@ -670,7 +670,7 @@ def test_no_method_and_no_restart_makes_the_store_lose_or_repeat_a_token(
                 process.recorder.chunk(seen, time, 0)
             if happening == "with_usage":
                 seen.counted, seen.output_tokens, seen.input_tokens = True, 5, 7
-            outcome = "disconnected" if happening == "disconnected" else "ok"
+            outcome = "client_disconnected" if happening == "disconnected" else "ok"
             process.recorder.ended(seen, 4.0, outcome, "", None)  # type: ignore[arg-type]
             sent += 5 if happening == "with_usage" else 2
 

@@ -88,8 +88,8 @@ def test_response_is_the_same_in_any_segmentation() -> None:
         ([HEAD, chat("a"), chat("b"), chunk({"usage": {"completion_tokens": 5}}), END],
          ("ok", "", 2, 5)),
         ([HEAD, chat("a"), chunk({"error": "no"}), END], ("error", "in_band", 1, 1)),
-        ([HEAD, chat("a")], ("error", "truncated", 1, 1)),
-        ([b"HTTP/1.1 503 No\r\nContent-Length: 2\r\n\r\n{}"], ("rejected", "503", 0, 0)),
+        ([HEAD, chat("a")], ("truncated", "closed", 1, 1)),
+        ([b"HTTP/1.1 503 No\r\nContent-Length: 2\r\n\r\n{}"], ("error", "503", 0, 0)),
     ],
 )  # fmt: skip
 def test_client_result_of_each_response(
@@ -116,7 +116,7 @@ def test_client_disconnects_are_recorded(
     with server(HEAD + chat("a") * tokens, left) as port:
         seen = HttpStreamClient(port, HttpClientRequest("chat", "m", 9, manner, after=1)).run()
     assert (seen.outcome, seen.tokens, seen.phase) == (
-        "disconnected",
+        "client_disconnected",
         tokens,
         "mid_stream" if tokens else "before_first_token",
     )
@@ -146,7 +146,7 @@ def test_server_may_respond_after_a_half_close() -> None:
         seen = HttpStreamClient(
             port, HttpClientRequest("chat", "m", 9, "half-close", after=1)
         ).run()
-    assert (seen.outcome, seen.tokens, seen.late) == ("disconnected", 1, 1)
+    assert (seen.outcome, seen.tokens, seen.late) == ("client_disconnected", 1, 1)
 
 
 def test_expected_counters_of_client_results() -> None:
@@ -154,8 +154,10 @@ def test_expected_counters_of_client_results() -> None:
         ClientRecord(
             "m", "end", sent=1.0, arrivals=[1.5, 1.75], tokens=2, outcome="ok", reason="STOP"
         ),
-        ClientRecord("m", "close", sent=1.0, arrivals=[2.0], tokens=1, outcome="disconnected"),
-        ClientRecord("m", "close early", sent=1.0, outcome="disconnected"),
+        ClientRecord(
+            "m", "close", sent=1.0, arrivals=[2.0], tokens=1, outcome="client_disconnected"
+        ),
+        ClientRecord("m", "close early", sent=1.0, outcome="client_disconnected"),
         ClientRecord("m", "end", streaming=False, tokens=3, outcome="ok", reason="STOP"),
     ]
     lines = [
@@ -164,14 +166,14 @@ def test_expected_counters_of_client_results() -> None:
     ]
     assert sorted(lines) == [
         "llm_partial_response_tokens_total{} 1",
-        "llm_request_failures_total{outcome=disconnected,reason=} 2",
-        "llm_requests_total{outcome=disconnected} 2",
+        "llm_request_failures_total{outcome=client_disconnected,reason=} 2",
+        "llm_requests_total{outcome=client_disconnected} 2",
         "llm_requests_total{outcome=ok} 2",
-        "llm_requests_without_first_token_total{outcome=disconnected} 1",
+        "llm_requests_without_first_token_total{outcome=client_disconnected} 1",
         "llm_streaming_disconnects_total{phase=before_first_token} 1",
         "llm_streaming_disconnects_total{phase=mid_stream} 1",
-        "llm_streams_total{outcome=disconnected,phase=before_first_token} 1",
-        "llm_streams_total{outcome=disconnected,phase=mid_stream} 1",
+        "llm_streams_total{outcome=client_disconnected,phase=before_first_token} 1",
+        "llm_streams_total{outcome=client_disconnected,phase=mid_stream} 1",
         "llm_streams_total{outcome=ok,phase=complete} 1",
         "llm_tokens_total{direction=output} 6",
     ]

@@ -116,7 +116,7 @@ async def test_disconnected_stream_of_responses(port: int) -> None:
             await stream.close()
         seen, outcome, _ = await ended(log)
 
-    assert outcome == "disconnected"
+    assert outcome == "client_disconnected"
     assert not seen.counted
     assert chunks(log) >= 1
 

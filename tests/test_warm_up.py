@@ -50,7 +50,7 @@ def histograms(draw: st.DrawFn) -> dict[Labels, Value]:
     return {(): Distribution(edges, tuple(counts), draw(COUNTS))}
 
 
-OUTCOMES = st.sampled_from(["ok", "error", "rejected"]).map(lambda outcome: (("outcome", outcome),))
+OUTCOMES = st.sampled_from(["ok", "error", "shed"]).map(lambda outcome: (("outcome", outcome),))
 SAMPLES: Mapping[str, st.SearchStrategy[dict[Labels, Value]]] = {
     "ttft": histograms(),
     "requests": st.dictionaries(OUTCOMES, COUNTS, min_size=1),

@@ -11,7 +11,7 @@ from decimal import Decimal
 
 from exporter.samples import UNLABELLED, Distribution, count_of
 from exporter.store.view import SignalState, gauge
-from slos.indicators import INDICATORS, Verdicts
+from slos.indicators import INDICATORS, Verdicts, bad_results, verdicts_of
 from slos.model import Objective, Service
 from slos.names import goodput_objective
 from slos.signals import PROMPT_CLASS, TENANT, TENANT_SIGNALS, slo_events, threshold_label
@@ -45,12 +45,13 @@ def compliance(service: Service, objective: Objective, signals: Signals) -> Comp
     selected = service.selects(objective)
     tenant = selected.get(TENANT, "")
     wanted = {label: selected[label] for label in (TENANT, PROMPT_CLASS) if label in selected}
-    if indicator.verdicts:
-        return _by_verdict(indicator.verdicts, service, objective, signals, wanted)
+    if verdicts := verdicts_of(objective, service):
+        return _by_verdict(verdicts, service, objective, signals, wanted)
     if tenant or objective.threshold is None:
         return None
     if indicator.threshold == "seconds":
-        return _by_threshold(indicator.signals[0], objective.threshold, signals, wanted)
+        bad = bad_results(objective, service)
+        return _by_threshold(indicator.signals[0], objective.threshold, bad, signals, wanted)
     return _by_gauges(indicator.signals, objective.threshold, signals)
 
 
@@ -81,17 +82,22 @@ def _by_verdict(
 
 
 def _by_threshold(
-    signal: str, threshold: Decimal, signals: Signals, wanted: Mapping[str, str]
+    signal: str,
+    threshold: Decimal,
+    bad: tuple[str, ...],
+    signals: Signals,
+    wanted: Mapping[str, str],
 ) -> Compliance | None:
     events = signals.get(slo_events(signal))
     if events is not None and events.samples:
         own = {**wanted, "threshold": threshold_label(threshold)}
-        counts = {"good": 0.0, "bad": 0.0}
+        counts: dict[str, float] = {}
         for labels, count in events.last_minute.items():
             given = dict(labels)
             if own.items() <= given.items():
-                counts[given["result"]] += count_of(count)
-        return Compliance(counts["good"], counts["bad"])
+                result = given["result"]
+                counts[result] = counts.get(result, 0.0) + count_of(count)
+        return Compliance(counts.get("good", 0.0), sum(counts.get(each, 0.0) for each in bad))
     state = signals.get(signal)
     value = state.last_minute.get(UNLABELLED) if state and not wanted else None
     if not isinstance(value, Distribution) or float(threshold) not in value.boundaries:

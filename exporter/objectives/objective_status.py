@@ -16,7 +16,7 @@ from exporter.store.view import SignalState, View
 from promql.expr import decimal_text
 from slos.durations import format_duration
 from slos.indicator_events import by_prompt_class
-from slos.indicators import INDICATORS, Verdicts, good_sentence
+from slos.indicators import INDICATORS, Verdicts, good_sentence, verdicts_of
 from slos.model import Objective, Service
 from slos.names import goodput_objective
 from slos.signals import SIGNALS
@@ -143,8 +143,9 @@ def _verdict(service: Service, objective: Objective, signals: dict[str, SignalSt
         found[0] = _bucket_verdict(service, objective, signals.get(indicator.signals[0]), found[0])
         # The others only complete a latency indicator: without them it is still an estimate.
         found[1:] = map(_as_estimate, found[1:])
-    if indicator.verdicts and indicator.verdicts.unknown:
-        found = [_counter_verdict(service, objective, indicator.verdicts, signals, found[0])]
+    verdicts = verdicts_of(objective, service)
+    if verdicts and verdicts.unknown:
+        found = [_counter_verdict(service, objective, verdicts, signals, found[0])]
     if by_prompt_class(objective, service):
         found.append(_prompt_class_verdict(signals.get("prompt_class")))
     worst = min(found, key=lambda one: WORST_FIRST.index(one.quality))

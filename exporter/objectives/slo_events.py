@@ -2,8 +2,8 @@
 
 A histogram counts the observations within a threshold only if the threshold is one of its bucket
 boundaries.  Otherwise the events are unavailable: nothing is interpolated.  Requests that ended
-before their first token are bad events of ``ttft`` if the same source counts them.  Taps evaluate
-every request themselves (:mod:`exporter.recording.model_metrics`).
+before their first token are events of ``ttft``, bad or refused, if the same source counts them.
+Taps evaluate every request themselves (:mod:`exporter.recording.model_metrics`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from exporter.recording.metric_recorder import Series
 from exporter.samples import UNLABELLED, Distribution, Labels, Measurement, Missing, Snapshot, Value
 from exporter.store.increase import increase_since
 from slos.durations import format_duration
-from slos.signals import RESULTS, slo_events, threshold_label
+from slos.outcomes import REFUSALS
+from slos.signals import event_results, slo_events, threshold_label
 
 FAILED_EARLY = "requests_without_first_token"
 NO_EVENT = frozenset({"invalid"})
@@ -29,7 +30,7 @@ class _Counted:
     """Events of one histogram by threshold and result, and its last values."""
 
     histogram: Distribution | None = None
-    without_first_token: float | None = None
+    without_first_token: Mapping[str, float] | None = None
     events: dict[Labels, float] = field(default_factory=dict)
     seen: float = 0.0
 
@@ -89,7 +90,7 @@ class SloEvents:
     def _events(
         self,
         measurement: Measurement,
-        without_first_token: Mapping[tuple[str, str], float],
+        without_first_token: Mapping[tuple[str, str], Mapping[str, float]],
         now: float,
     ) -> Iterator[Measurement | Missing]:
         histogram = measurement.samples.get(UNLABELLED)
@@ -103,19 +104,26 @@ class SloEvents:
         counted = self._counted.setdefault((signal, *model, measurement.method), _Counted())
         counted.seen = now
         failed_total = without_first_token.get(model) if signal == "ttft" else None
-        failed = 0.0
+        failed: dict[str, float] = {}
         if failed_total is not None:
+            before = counted.without_first_token or {}
             # A counter that begins after its histogram may hold failures from before.
             first = counted.without_first_token is None and counted.histogram is not None
-            failed = 0.0 if first else _increase(counted.without_first_token, failed_total)
+            if not first:
+                failed = {
+                    result: _increase(before.get(result), total)
+                    for result, total in failed_total.items()
+                }
             counted.without_first_token = failed_total
         added = increase_since(counted.histogram, histogram)
         assert isinstance(added, Distribution)  # noqa: S101  (as is the histogram)
         counted.histogram = histogram
         for threshold in usable:
             good = added.counts[added.boundaries.index(threshold)]
-            for result, count in zip(RESULTS, (good, added.count - good + failed), strict=True):
+            observed = {"good": good, "bad": added.count - good}
+            for result in event_results(signal):
                 labels = (("result", result), ("threshold", threshold_label(threshold)))
+                count = observed.get(result, 0.0) + failed.get(result, 0.0)
                 counted.events[labels] = counted.events.get(labels, 0.0) + count
         samples: dict[Labels, Value] = {**counted.events}
         yield replace(measurement, signal=slo_events(signal), samples=samples)
@@ -130,17 +138,18 @@ class SloEvents:
         )
 
 
-def _without_first_token(snapshot: Snapshot) -> dict[tuple[str, str], float]:
-    """Return how many requests ended before their first token, by model."""
-    found: dict[tuple[str, str], float] = {}
+def _without_first_token(snapshot: Snapshot) -> dict[tuple[str, str], dict[str, float]]:
+    """Return how many requests ended before their first token, by model and result."""
+    found: dict[tuple[str, str], dict[str, float]] = {}
     for measurement in snapshot.measurements:
-        if measurement.signal == FAILED_EARLY:
-            found[measurement.model, measurement.version] = sum(
-                value
-                for labels, value in measurement.samples.items()
-                if not isinstance(value, Distribution)
-                and dict(labels).get("outcome") not in NO_EVENT
-            )
+        if measurement.signal != FAILED_EARLY:
+            continue
+        by_result = found.setdefault((measurement.model, measurement.version), {"bad": 0.0})
+        for labels, value in measurement.samples.items():
+            outcome = dict(labels).get("outcome", "")
+            if not isinstance(value, Distribution) and outcome not in NO_EVENT:
+                result = outcome if outcome in REFUSALS else "bad"
+                by_result[result] = by_result.get(result, 0.0) + value
     return found
 
 

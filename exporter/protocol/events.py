@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from slos.outcomes import Outcome
+
 Direction = Literal[0, 1]
 CLIENT: Direction = 0
 """Bytes from the client to the server."""
@@ -27,8 +29,6 @@ Endpoint = Literal[
     "model_infer",
     "model_stream_infer",
 ]
-Outcome = Literal["ok", "error", "rejected", "timeout", "cancelled", "invalid", "disconnected"]
-"""As in :data:`slos.signals.OUTCOMES`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +116,10 @@ class Listener(Protocol):
     ) -> None:
         """Handle the end of a request: always the last event of a stream that started.
 
-        ``reason`` is the server's (finish reason, HTTP status, gRPC status name), or ``in_band``,
-        ``truncated`` or ``reset``.  With ``disconnected`` the client disconnected at the last
-        ``closing`` (at ``time`` if there was none), and ``stopped`` is when the server last sent
-        for the request or ended it, None if it did neither after the disconnect.
+        ``reason`` is that of the rule that recognised the outcome
+        (:mod:`exporter.outcome_rules`).  With ``client_disconnected`` the client disconnected at
+        the last ``closing`` (at ``time`` if there was none), and ``stopped`` is when the server
+        last sent for the request or ended it, None if it did neither after the disconnect.
         """
 
     def lost(self, stream: Stream) -> None:

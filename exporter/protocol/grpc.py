@@ -1,4 +1,4 @@
-"""Parse gRPC's length-prefixed messages, and map its status codes to outcomes.
+"""Parse gRPC's length-prefixed messages and its status.
 
 See "gRPC over HTTP2" (PROTOCOL-HTTP2.md) and statuscodes.md of gRPC.
 """
@@ -6,42 +6,28 @@ See "gRPC over HTTP2" (PROTOCOL-HTTP2.md) and statuscodes.md of gRPC.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from exporter.protocol.events import Outcome
-from exporter.protocol.response import of_status
+from exporter.outcome_rules import ERROR_BYTES, outcome_of, wanted_headers
+from slos.outcomes import Outcome
 
 HELD_BYTES = 8192
 """Bytes of a message that are buffered, and the limit of its decompressed size."""
 
-_UNKNOWN_MODEL = b"unknown model"  # Triton sends it with any status
 PREFIX_BYTES = 5
 _UNKNOWN, _DIGITS = 2, 2
 _HTTP_DIGITS = 3
 _WINDOW_BITS = {b"gzip": 16 + zlib.MAX_WBITS, b"deflate": zlib.MAX_WBITS}
 
-_STATUS: tuple[tuple[str, Outcome], ...] = (
-    ("OK", "ok"),
-    ("CANCELLED", "cancelled"),
-    ("UNKNOWN", "error"),
-    ("INVALID_ARGUMENT", "invalid"),
-    ("DEADLINE_EXCEEDED", "timeout"),
-    ("NOT_FOUND", "invalid"),
-    ("ALREADY_EXISTS", "invalid"),
-    ("PERMISSION_DENIED", "invalid"),
-    ("RESOURCE_EXHAUSTED", "rejected"),
-    ("FAILED_PRECONDITION", "invalid"),
-    ("ABORTED", "error"),
-    ("OUT_OF_RANGE", "invalid"),
-    ("UNIMPLEMENTED", "invalid"),
-    ("INTERNAL", "error"),
-    ("UNAVAILABLE", "rejected"),
-    ("DATA_LOSS", "error"),
-    ("UNAUTHENTICATED", "invalid"),
+STATUS = (
+    *("OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND"),
+    *("ALREADY_EXISTS", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION"),
+    *("ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"),
+    "UNAUTHENTICATED",
 )
-"""Name and outcome of every status code, by number."""
+"""The name of every status code, by number."""
 
 
 class MalformedStreamError(ValueError):
@@ -139,20 +125,24 @@ def _decode_message(
     return GrpcMessage(inflated, whole and inflater.eof)
 
 
-def outcome(status: bytes | None, message: bytes) -> tuple[Outcome, str]:
-    """Return outcome and reason by the trailers ``grpc-status`` and ``grpc-message``."""
-    if status is None:
-        return "error", "truncated"
-    name, result = _STATUS[_UNKNOWN]
-    if status.isdigit() and len(status) <= _DIGITS and int(status) < len(_STATUS):
-        name, result = _STATUS[int(status)]
-    if name == "UNAVAILABLE" and _UNKNOWN_MODEL in message:
-        result = "invalid"
-    return result, "" if result == "ok" else name
+def outcome(status: bytes, headers: Mapping[bytes, bytes]) -> tuple[Outcome, str]:
+    """Return outcome and reason by ``grpc-status``, given all trailers."""
+    name = STATUS[_UNKNOWN]
+    if status.isdigit() and len(status) <= _DIGITS and int(status) < len(STATUS):
+        name = STATUS[int(status)]
+    if name == "OK":
+        return "ok", ""
+    return outcome_of(name, _wanted(headers), headers.get(b"grpc-message", b"")[:ERROR_BYTES])
 
 
-def http_outcome(status: bytes) -> tuple[Outcome, str]:
+def http_outcome(status: bytes, headers: Mapping[bytes, bytes]) -> tuple[Outcome, str]:
     """Return outcome and reason of a call whose HTTP status is not 200."""
     if not status.isdigit() or len(status) != _HTTP_DIGITS:
-        return "error", "truncated"
-    return of_status(int(status)), status.decode()
+        return outcome_of("response_closed")
+    return outcome_of(status.decode(), _wanted(headers))
+
+
+def _wanted(headers: Mapping[bytes, bytes]) -> dict[str, str]:
+    return wanted_headers(
+        {name.decode("latin-1"): value.decode("latin-1") for name, value in headers.items()}
+    )

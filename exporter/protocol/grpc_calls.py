@@ -26,7 +26,8 @@ from hashlib import blake2b
 from itertools import chain
 from operator import attrgetter
 
-from exporter.protocol.events import Endpoint, Listener, ObserverSettings, Outcome, Stream
+from exporter.outcome_rules import outcome_of
+from exporter.protocol.events import Endpoint, Listener, ObserverSettings, Stream
 from exporter.protocol.grpc import (
     PREFIX_BYTES,
     GrpcMessage,
@@ -41,6 +42,7 @@ from exporter.protocol.kserve_grpc import (
     scan_request,
     scan_response,
 )
+from slos.outcomes import Outcome
 
 MAX_REQUESTS = 4096
 """Concurrent requests of a connection."""
@@ -204,19 +206,25 @@ class GrpcCall:
         for pending in self._active():
             if pending.closing and outcome != "ok":
                 # Servers of gRPC's C core answer the client's FIN by UNAVAILABLE, "Socket closed".
-                self._end(pending, "disconnected", "", time, time)
+                self._end(pending, "client_disconnected", "", time, time)
             else:
                 self._complete(pending, outcome, reason, self._ended_at(pending, time))
         self._drop_all()
 
-    def server_ended(self, outcome: Outcome, reason: str, time: float) -> None:
-        """Handle the end of the call or the connection by the server, without a status."""
+    def server_ended(self, code: str, time: float) -> None:
+        """Handle the end of the call or the connection by the server, without a status.
+
+        ``code`` is one of :mod:`exporter.outcome_rules`, or ``closed`` or ``reset``.
+        """
         self._begin_partial_request(time)
         for pending in self._active():
             if pending.closing:
-                self._end(pending, "disconnected", "", time, time)
+                self._end(pending, "client_disconnected", "", time, time)
+            elif code in ("closed", "reset"):
+                began = "no_response" if pending.last is None else "response"
+                self._end(pending, *outcome_of(f"{began}_{code}"), time)
             else:
-                self._end(pending, outcome, reason, time)
+                self._end(pending, *outcome_of(code), time)
         self._drop_all()
 
     # Connection
@@ -224,7 +232,7 @@ class GrpcCall:
     def aborted(self, time: float) -> None:
         """Handle the client's disconnect."""
         for pending in self._active():
-            self._end(pending, "disconnected", "", time, pending.after)
+            self._end(pending, "client_disconnected", "", time, pending.after)
         self._drop_all()
 
     def forget(self, reason: str = "") -> None:
@@ -253,7 +261,7 @@ class GrpcCall:
             if self._reset_at is not None:
                 if time - last_seen >= LINGER_SECONDS:
                     if not pending.over:
-                        self._end(pending, "disconnected", "", time, pending.after)
+                        self._end(pending, "client_disconnected", "", time, pending.after)
                     self._drop(pending)
             elif time - last_seen >= QUIET_SECONDS and (
                 pending.over or self._may_have_ended(pending)
@@ -358,7 +366,7 @@ class GrpcCall:
 
     def _stream(self, pending: _PendingInference, response: InferResponse, time: float) -> None:
         if response.error:
-            self._complete(pending, "error", "in_band", time)
+            self._complete(pending, *outcome_of("in_band", text=response.error), time)
             pending.over = pending.wants_final and not response.final
             if not pending.over:
                 self._drop(pending)
@@ -410,7 +418,7 @@ class GrpcCall:
         if self._reset_at is None:
             self._end(pending, outcome, reason, time)
         else:
-            self._end(pending, "disconnected", "", time, time)
+            self._end(pending, "client_disconnected", "", time, time)
 
     def _end(
         self,

@@ -4,9 +4,9 @@
 to find where the next request of the connection begins.
 
 A request starts when it is complete or when its response begins.  It ends with the last byte of the
-response message, so that what trtllm-serve sends after ``[DONE]`` belongs to it.  If the body ends
-with the connection, and the API ends streams by ``[DONE]``, a stream without it is truncated.  A
-client that disconnects after ``[DONE]`` has the complete response.
+response message, so that what trtllm-serve sends after ``[DONE]`` belongs to it.  If the API ends
+streams with a terminal event, a stream without one is truncated.  A client that disconnects after
+``[DONE]`` has the complete response.
 
 A client's FIN may be a disconnect or the end of its half.  Only later bytes show which, so a FIN
 alone ends no request.
@@ -114,7 +114,7 @@ class Http1Observer:
                 exchange.client_closing(time)
             return
         self._responses.closed(time)
-        self._end(lambda exchange, _: exchange.server_closed(time, "truncated"))
+        self._end(lambda exchange, _: exchange.server_closed(time, reset=False))
 
     def aborted(self, time: float) -> None:
         """Handle the client's disconnect."""
@@ -125,7 +125,7 @@ class Http1Observer:
 
     def server_lost(self, time: float) -> None:
         """Handle a server's reset, or a server that could not be reached."""
-        self._end(lambda exchange, _: exchange.server_closed(time, "reset"))
+        self._end(lambda exchange, _: exchange.server_closed(time, reset=True))
 
     def gap(self, direction: Direction, time: float) -> None:
         """Handle missing bytes: all active requests are lost."""

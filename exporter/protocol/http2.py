@@ -97,7 +97,7 @@ class Http2Observer:
             for call in self._calls.values():
                 call.closing(time)
         else:
-            self._server_ended("truncated", time)
+            self._server_ended("closed", time)
 
     def aborted(self, time: float) -> None:
         """Handle the client's disconnect."""
@@ -269,7 +269,7 @@ class Http2Observer:
             if status == b"200":
                 call.set_response_encoding(headers.get(b"grpc-encoding", b""))
             elif not status.startswith(b"1"):
-                call.completed(*grpc.http_outcome(status), time)
+                call.completed(*grpc.http_outcome(status, headers), time)
                 del self._calls[stream]
 
     def _begin(self, stream: int, headers: Headers) -> None:
@@ -299,12 +299,11 @@ class Http2Observer:
             return
         status, http = headers.get(b"grpc-status"), headers.get(b":status", b"200")
         if status is not None:
-            message = headers.get(b"grpc-message", b"")
-            call.completed(*grpc.outcome(status, message), time)
+            call.completed(*grpc.outcome(status, headers), time)
         elif http != b"200":
-            call.completed(*grpc.http_outcome(http), time)
+            call.completed(*grpc.http_outcome(http, headers), time)
         else:
-            call.server_ended("error", "truncated", time)
+            call.server_ended("closed", time)
         del self._calls[stream]
 
     def _handle_reset(self, side: DirectionState, stream: int, code: int, time: float) -> None:
@@ -314,26 +313,27 @@ class Http2Observer:
         if side.direction == CLIENT:
             call.client_reset(time)
         else:
-            call.server_ended("rejected" if code == _REFUSED_STREAM else "error", "reset", time)
+            refused = code == _REFUSED_STREAM
+            call.server_ended("refused_stream" if refused else "reset", time)
         if call.done:
             del self._calls[stream]
 
     def _handle_goaway(self, payload: bytes, time: float) -> None:
-        """Handle GOAWAY: the server rejects the calls that it has not started."""
+        """Handle GOAWAY: the server refuses the calls that it has not started."""
         if len(payload) < _GOAWAY_BYTES:
             raise MalformedConnectionError("malformed")
         last, code = (int.from_bytes(payload[at : at + 4], "big") for at in (0, 4))
         for stream, call in list(self._calls.items()):
             if stream > last & _STREAM_ID_MASK:
-                call.server_ended("rejected", "reset", time)
+                call.server_ended("goaway", time)
             elif code != _NO_ERROR:
-                call.server_ended("error", "reset", time)
+                call.server_ended("reset", time)
             if call.done:
                 del self._calls[stream]
 
-    def _server_ended(self, reason: str, time: float) -> None:
+    def _server_ended(self, how: str, time: float) -> None:
         for call in self._calls.values():
-            call.server_ended("error", reason, time)
+            call.server_ended(how, time)
         self._calls.clear()
 
     def _stop_observing(self, reason: str) -> None:

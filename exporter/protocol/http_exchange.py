@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 from typing import Final
 
+from exporter.outcome_rules import ERROR_BYTES, outcome_of, wanted_headers
 from exporter.protocol import openai
 from exporter.protocol.decompression import Inflater, supports
 from exporter.protocol.endpoints import Target, classify, path_of
-from exporter.protocol.events import Listener, ObserverSettings, Outcome, Stream
+from exporter.protocol.events import Listener, ObserverSettings, Stream
 from exporter.protocol.http1_framing import (
     BodyCallback,
     BodyFraming,
@@ -19,8 +20,9 @@ from exporter.protocol.http1_framing import (
 )
 from exporter.protocol.json_scan import JsonScanner, name
 from exporter.protocol.prompt_size import PromptScanner
-from exporter.protocol.response import KSERVE, ApiFormat, ResponseReader, of_status
+from exporter.protocol.response import KSERVE, ApiFormat, ResponseReader
 from exporter.protocol.sse import SseSplitter
+from slos.outcomes import Outcome
 
 RESPONSE_BYTES: Final = 16 * 1024 * 1024
 """The bytes of a non-streaming response that are scanned."""
@@ -37,8 +39,10 @@ class HttpExchange:
         "_closing",
         "_digest",
         "_ended",
+        "_error",
         "_failed_late",
         "_has_body",
+        "_headers",
         "_inflater",
         "_listener",
         "_needs_end_marker",
@@ -61,6 +65,8 @@ class HttpExchange:
         )
         self._failed_late = False
         self._status = 0
+        self._headers: dict[str, str] = {}
+        self._error = b""
         self._reader: ResponseReader | None = None
         self._scanner: JsonScanner | None = None
         self._splitter: SseSplitter | None = None
@@ -96,7 +102,7 @@ class HttpExchange:
         parts = (self._scanner, self._splitter, self._reader)
         stream = self.stream
         names = (stream.model, stream.version, stream.tenant, stream.request_id) if stream else ()
-        return sum(part.held for part in parts if part) + sum(map(len, names))
+        return sum(part.held for part in parts if part) + sum(map(len, names)) + len(self._error)
 
     def feed_request(self, part: bytes, time: float) -> None:
         """Feed a part of the request's body."""
@@ -135,7 +141,13 @@ class HttpExchange:
             # for requests that it refuses (http_server.cc).
             late = head.status == 400 and body in (BodyFraming.CHUNKED, BodyFraming.UNTIL_CLOSE)
             self._failed_late = late and self._api is KSERVE
-            return None
+            self._headers = wanted_headers(
+                {name.decode("latin-1"): value.decode("latin-1") for name, value in head.fields}
+            )
+            encoding = _encoding(head.fields)
+            if encoding and not supports(encoding):
+                return None
+            return Inflater(encoding, self._hold_error).feed if encoding else self._hold_error
         self._reader = ResponseReader(self._api, stream, self._listener)
         kind = b",".join(values(head.fields, b"content-type")).lower()
         stream.streaming = kind.startswith(b"text/event-stream")
@@ -145,7 +157,7 @@ class HttpExchange:
             return self._skip
         take: BodyCallback = self._scan
         if stream.streaming:
-            self._needs_end_marker = body is BodyFraming.UNTIL_CLOSE and self._api.ends
+            self._needs_end_marker = self._api.ends
             self._splitter = SseSplitter(
                 self._reader.event, self._reader.long_event, self._api.response
             )
@@ -173,31 +185,30 @@ class HttpExchange:
     def response_complete(self, time: float) -> None:
         """Handle the end of the response."""
         if not self._reader:
-            outcome = "error" if self._failed_late else of_status(self._status)
-            self._end(time, outcome, str(self._status))
-        elif self._needs_end_marker and not self._reader.done:
-            self.server_closed(time, "truncated")
+            self._end_by_status(time)
+        elif self._needs_end_marker and not self._reader.ended:
+            self._end_without(time, "response_unended")
         else:
             if self._scanner:
                 self._reader.document(self._scanner.found)
-            self._end(time, *self._reader.outcome(self._status))
+            self._end(time, *self._reader.outcome())
 
-    def server_closed(self, time: float, reason: str) -> None:
-        """Handle a connection that the server closed before the end of the response."""
-        if self._reader and self._is_done:
-            self._end(time, *self._reader.outcome(self._status))
-        elif self._closing:
-            self._end(time, "disconnected", "", time)
+    def server_closed(self, time: float, *, reset: bool) -> None:
+        """Handle a connection that the server closed or reset before the end of the response."""
+        if self._reader and self._reader.ended and (self._is_done or not self._closing):
+            self._end(time, *self._reader.outcome())
+        elif self._reader or self._closing or not self._status:
+            began = "response" if self._reader else "no_response"
+            self._end_without(time, f"{began}_{'reset' if reset else 'closed'}")
         else:
-            failed = self._reader and self._reader.failed
-            self._end(time, "error", "in_band" if failed else reason)
+            self._end_by_status(time)
 
     def client_disconnected(self, time: float, stopped: float | None) -> None:
         """Handle the client's disconnect; ``stopped``: when the server last sent after it."""
         if self._reader and self._is_done:
-            self._end(time, *self._reader.outcome(self._status))
+            self._end(time, *self._reader.outcome())
         else:
-            self._end(time, "disconnected", "", stopped)
+            self._end(time, "client_disconnected", "", stopped)
 
     def mark_lost(self, *, gap: bool) -> None:
         """Report the request as lost; with missing bytes (``gap``) even if it has not started."""
@@ -229,6 +240,24 @@ class HttpExchange:
         if self.stream and self.live:
             self._ended = True
             self._listener.ended(self.stream, time, outcome, reason, stopped)
+
+    def _end_by_status(self, time: float) -> None:
+        """End a request whose response is an error."""
+        outcome, reason = outcome_of(str(self._status), self._headers, self._error)
+        failed_late = self._failed_late and outcome == "invalid"
+        self._end(time, "error" if failed_late else outcome, reason)
+
+    def _end_without(self, time: float, code: str) -> None:
+        """End a response without its terminal event: truncated, unless the client closed first."""
+        if self._closing:
+            self._end(time, "client_disconnected", "", time)
+        else:
+            self._end(time, *outcome_of(code))
+
+    def _hold_error(self, part: bytes, time: float) -> None:
+        """Hold the start of the body of an error until its outcome is known."""
+        if len(self._error) < ERROR_BYTES:
+            self._error += part[: ERROR_BYTES - len(self._error)]
 
     def _scan(self, part: bytes, time: float) -> None:
         if self._scanner:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from exporter.outcome_rules import ERROR_BYTES
 from exporter.protocol.prompt_size import UNMEASURED, PromptLength
 
 NAME_BYTES = 256
@@ -72,15 +73,16 @@ class InferRequest:
 class InferResponse:
     """A ModelInferResponse, or the one inside a ModelStreamInferResponse.
 
-    ``final`` is the parameter ``triton_final_response``, None if absent.  ``outputs`` is the number
-    of outputs, ``text`` the index of ``text_output``, -1 for none.  ``has_text``: it has text or,
-    without ``text_output``, any output.  ``head`` spans the bytes before the outputs'
-    contents, (0, 0) if the contents are not all at the end.
+    ``error`` is the start of the error message.  ``final`` is the parameter
+    ``triton_final_response``, None if absent.  ``outputs`` is the number of outputs, ``text`` the
+    index of ``text_output``, -1 for none.  ``has_text``: it has text or, without ``text_output``,
+    any output.  ``head`` spans the bytes before the outputs' contents, (0, 0) if the contents are
+    not all at the end.
     """
 
     request_id: str
     version: str
-    error: bool
+    error: bytes
     final: bool | None
     outputs: int
     text: int
@@ -186,11 +188,11 @@ def scan_response(message: bytes, *, streamed: bool, whole: bool = True) -> Infe
     found = _ResponseFields(message)
     if not streamed:
         found.scan(0, len(message), whole)
-        return found.response(error=False)
-    error, parts = False, 0
+        return found.response(error=b"")
+    error, parts = b"", 0
     for tag, start, stop in _fields(message, 0, len(message), whole):
         if tag == _ERROR_MESSAGE:
-            error = stop > start
+            error = message[start : min(stop, start + ERROR_BYTES)]
         elif tag == _INFER_RESPONSE:
             parts += 1
             found.scan(start, min(stop, len(message)), stop <= len(message))
@@ -229,7 +231,7 @@ class _ResponseFields:
         if in_order and raw and len(self._contents) == len(self._outputs):
             self.head = (start, head)
 
-    def response(self, *, error: bool) -> InferResponse:
+    def response(self, *, error: bytes) -> InferResponse:
         names = [name for name, _ in self._outputs]
         text = names.index(_TEXT_OUTPUT) if _TEXT_OUTPUT in names else -1
         return InferResponse(

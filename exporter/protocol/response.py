@@ -5,29 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
+from exporter.outcome_rules import ERROR_BYTES, classify, outcome_of
 from exporter.protocol import anthropic, kserve_http, openai, openai_responses, sglang
 from exporter.protocol.event_template import EventTemplate, template_of, usage_at
-from exporter.protocol.events import Listener, Outcome, Stream
+from exporter.protocol.events import Listener, Stream
 from exporter.protocol.json_scan import Found, Wanted, loaded
 from exporter.protocol.payloads import RequestFields, ResponsePart, TokenUsage
+from slos.outcomes import Outcome
 
 _QUOTE = b'"'[0]
+_FAILED = 400
+"""The lowest HTTP status of a failure."""
 _MAX_UNMATCHED_TEMPLATES = 8
 """The limit of consecutive templates that matched no later event."""
-
-_BY_STATUS: Final[Mapping[int, Outcome]] = {
-    408: "timeout",
-    429: "rejected",
-    499: "cancelled",
-    503: "rejected",
-    504: "timeout",
-}
-_BY_FINISH: Final[Mapping[str, Outcome]] = {
-    "timeout": "timeout",
-    "cancelled": "cancelled",
-    "abort": "cancelled",
-    "error": "error",
-}
 
 
 class ApiFormat(NamedTuple):
@@ -70,23 +60,23 @@ SGLANG: Final = ApiFormat(
 class ResponseReader:
     """Read the events of a streaming response, or the document of a whole one.
 
-    ``done``: the server has sent its last event.  ``failed``: it reported an in-band error.
+    ``done``: the server has sent its last event.  The text of an in-band error is classified at
+    once, and not kept.
     """
 
     __slots__ = (
         "_api",
         "_attempts_left",
+        "_error",
         "_finish",
         "_had_text",
         "_listener",
         "_output",
         "_skipped_event",
-        "_status",
         "_stream",
         "_template",
         "_uncounted",
         "done",
-        "failed",
     )
 
     def __init__(self, api: ApiFormat, stream: Stream, listener: Listener) -> None:
@@ -98,8 +88,8 @@ class ResponseReader:
         self._attempts_left = _MAX_UNMATCHED_TEMPLATES
         self._output = 0  # tokens so far, with continuous usage
         self._finish = ""
-        self._status = 0
-        self.failed = self._skipped_event = self._uncounted = self._had_text = False
+        self._error: tuple[Outcome, str] | None = None
+        self._skipped_event = self._uncounted = self._had_text = False
 
     @property
     def held(self) -> int:
@@ -124,21 +114,30 @@ class ResponseReader:
 
     def long_event(self, document: Mapping[str, Found], time: float) -> None:
         """Read an event that was too long to buffer and was scanned instead."""
-        self._handle(self._api.read_response(document), time)
+        self._handle(self._api.read_response(document), time, b"")
 
     def document(self, document: Mapping[str, Found]) -> None:
         """Read the scanned members of a non-streaming response."""
-        self._record(self._api.read_response(document))
+        self._record(self._api.read_response(document), b"")
 
-    def outcome(self, status: int) -> tuple[Outcome, str]:
+    @property
+    def ended(self) -> bool:
+        """Whether the server has sent a terminal event: its last one, a finish reason, an error.
+
+        With several choices the finish reason is that of the first one only.
+        """
+        finished = bool(self._finish) and self._stream.choices == 1
+        return self.done or finished or self._error is not None
+
+    @property
+    def failed(self) -> bool:
+        """Whether the server has reported an in-band error."""
+        return self._error is not None
+
+    def outcome(self) -> tuple[Outcome, str]:
         """Return outcome and reason of a request whose response is complete."""
-        if 200 <= status < 300:
-            if self.failed:
-                return "error", "in_band"
-            if self._status >= 400:
-                return of_status(self._status), self._finish
-            return _BY_FINISH.get(self._finish, "ok"), self._finish
-        return of_status(status), str(status)
+        known = self._error or (classify(f"finish:{self._finish}") if self._finish else None)
+        return known or ("ok", self._finish)
 
     def _read(self, name: bytes, data: bytes, time: float) -> None:
         if name == openai.TIMING_EVENT:
@@ -151,7 +150,7 @@ class ResponseReader:
         if document is None:
             self._skip()
             return
-        part = self._handle(self._api.read_response(document), time)
+        part = self._handle(self._api.read_response(document), time, data)
         if self._attempts_left and part.has_text:
             self._make_template(data, part)
 
@@ -160,21 +159,22 @@ class ResponseReader:
         if learnt := template_of(data, part, self._api.read_response):
             self._template = learnt
 
-    def _handle(self, part: ResponsePart, time: float) -> ResponsePart:
+    def _handle(self, part: ResponsePart, time: float, data: bytes) -> ResponsePart:
         """Record an event; return the part of it that counts."""
         if part.running and self._stream.choices > 1:
             part = part._replace(usage=None)  # it is the usage of a single choice
-        self._record(part)
+        self._record(part, data)
         self._stream.other_chunks += part.others
         if part.first and not (part.repeats and self._had_text):
             self._count(part.has_text, part.usage, time)
         return part
 
-    def _record(self, part: ResponsePart) -> None:
+    def _record(self, part: ResponsePart, data: bytes) -> None:
         stream = self._stream
-        self.failed = self.failed or part.error
+        if self._error is None and (part.error or part.status >= _FAILED):
+            code = "in_band" if part.error else str(part.status)
+            self._error = outcome_of(code, text=data[:ERROR_BYTES])
         self.done = self.done or part.last
-        self._status = part.status or self._status
         self._finish = part.finish or self._finish
         # The server's name is trusted more than the client's, which may be anything.
         stream.model = part.model or stream.model
@@ -212,10 +212,3 @@ class ResponseReader:
         if not self._skipped_event:
             self._skipped_event = True
             self._listener.skipped("event")
-
-
-def of_status(status: int) -> Outcome:
-    """Return the outcome of a request by its HTTP status."""
-    if 200 <= status < 300:
-        return "ok"
-    return _BY_STATUS.get(status, "error" if status >= 500 else "invalid")

@@ -11,9 +11,10 @@ from itertools import accumulate
 from math import inf
 from typing import Any
 
-from exporter.protocol.events import Outcome, Stream
+from exporter.protocol.events import Stream
 from exporter.recording.metric_recorder import Histogram
 from exporter.recording.model_metrics import ModelMetrics
+from slos.outcomes import Outcome
 
 MAX_GENAI_SERIES = 1_000
 

@@ -2,7 +2,8 @@
 
 A request is bad from the moment it breaks a clause, whatever its outcome
 (:mod:`exporter.recording.slo_evaluation`).  A request that breaks none is bad if the server failed
-it.  It is not counted if its client disconnected, cancelled or sent an invalid request.
+it, and ``shed`` or ``quota`` if it was refused: SLO files decide whether these are bad.  It is not
+counted if its client disconnected, cancelled or sent an invalid request.
 """
 
 from __future__ import annotations
@@ -10,13 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from exporter.protocol.events import Outcome, Stream
+from exporter.protocol.events import Stream
 from slos.model import Service
 from slos.names import goodput_objective
-
-FAILED = ("error", "rejected", "timeout")
-OUTCOME = "outcome"
-"""The label value ``clause`` of a request that the server failed."""
+from slos.outcomes import FAILURES, REFUSALS, Outcome
+from slos.signals import OUTCOME_CLAUSE
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +32,7 @@ class GoodputObjective:
 
 @dataclass(frozen=True, slots=True)
 class GoodputVerdict:
-    """``result`` is good, bad or unknown; ``clause`` is the first failed clause of the SLO file."""
+    """``result`` is good, bad, unknown or a refusal; ``clause`` is the first failed clause."""
 
     result: str
     clause: str = ""
@@ -79,15 +78,17 @@ def verdict_at_end(
     Of the clauses that are evaluated only at the end (``tpot``, ``queue``), the verdict names the
     first failed one of the SLO file.
     """
-    if outcome in FAILED:
-        return GoodputVerdict("bad", OUTCOME)
-    if outcome not in ("ok", "disconnected"):
+    if outcome in REFUSALS:
+        return GoodputVerdict(outcome, OUTCOME_CLAUSE)
+    if outcome in FAILURES:
+        return GoodputVerdict("bad", OUTCOME_CLAUSE)
+    if outcome not in ("ok", "client_disconnected"):
         return None
     if empty and outcome == "ok" and "ttft" in objective.clauses:
         return GoodputVerdict("bad", "ttft")
     for signal, most in objective.clauses.items():
         if known.get(signal, 0.0) > most:
             return GoodputVerdict("bad", signal)
-    if outcome == "disconnected":
+    if outcome == "client_disconnected":
         return None
     return GoodputVerdict("good" if objective.clauses.keys() <= known.keys() else "unknown")

@@ -7,21 +7,23 @@ from itertools import product
 
 from exporter.recording.goodput import GoodputObjective
 from exporter.samples import UNLABELLED, Labels
+from slos.outcomes import OUTCOMES, REFUSALS
 from slos.signals import (
     CLASS_BASES,
     DISCONNECT_PHASES,
     LATENCIES,
     OUTCOME_CLAUSE,
-    OUTCOMES,
     PHASES,
     PROMPT_CLASS,
     RESULTS,
     SIGNALS,
+    event_results,
     slo_events,
     threshold_label,
 )
 
-SLO_EVENTS = frozenset(map(slo_events, LATENCIES))
+SLO_EVENTS = {slo_events(key): event_results(key) for key in LATENCIES}
+"""The results of SLO events, by signal."""
 
 
 def known_labels(
@@ -70,7 +72,7 @@ def _known_labels(
         case events if events in SLO_EVENTS:
             return tuple(
                 (("result", result), ("threshold", threshold_label(threshold)))
-                for threshold, result in product(thresholds, RESULTS)
+                for threshold, result in product(thresholds, SLO_EVENTS[events])
             )
         case "request_failures":
             return ()
@@ -84,6 +86,7 @@ def slice_labels(objective: str) -> tuple[Labels, ...]:
 
 def _verdicts(objective: GoodputObjective) -> Iterator[Labels]:
     verdicts = [("good", ""), ("unknown", "")]
+    verdicts += [(refusal, OUTCOME_CLAUSE) for refusal in REFUSALS]
     verdicts += [("bad", clause) for clause in (OUTCOME_CLAUSE, *objective.clauses)]
     for result, clause in verdicts:
         yield ("clause", clause), ("objective", objective.name), ("result", result)

@@ -14,11 +14,11 @@ from exporter.recording.label_limiter import OTHER, LabelLimiter, SeriesBudget
 from exporter.recording.metric_recorder import Histogram, MetricRecorder, Series
 from exporter.recording.prompt_classifier import PromptLengths
 from exporter.samples import UNLABELLED, Distribution, Labels, Measurement, Value
+from slos.outcomes import OUTCOMES
 from slos.prompt_classes import NO_CLASSES, PromptClasses
 from slos.signals import (
     CLASS_BASES,
     LATENCIES,
-    OUTCOMES,
     PROMPT_CLASS_SIGNALS,
     RESULTS,
     SIGNALS,
@@ -197,13 +197,13 @@ class ModelMetrics:
         self._observe(self._series(signal), value)
 
     def count_slo_event(
-        self, signal: str, threshold: float, *, good: bool, prompt_class: str = ""
+        self, signal: str, threshold: float, result: str, prompt_class: str = ""
     ) -> None:
-        """Count a good or bad event of a latency signal."""
+        """Count an event of a latency signal, by its result."""
         series = self._series(slo_events(signal))
         if series not in self._recorder:
             self._begin(series)
-        event = _classified(signal, _event(threshold, RESULTS[not good]), prompt_class)
+        event = _classified(signal, _event(threshold, result), prompt_class)
         self._recorder.count(series, event)
 
     def count(

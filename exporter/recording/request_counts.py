@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from exporter.protocol.events import Outcome, Stream
+from exporter.protocol.events import Stream
 from exporter.recording.model_metrics import ModelMetrics
+from slos.outcomes import Outcome
 
 
 def _phase(stream: Stream, outcome: Outcome) -> str:
@@ -48,7 +49,7 @@ def count_disconnect(model: ModelMetrics, stream: Stream, disconnected: float, t
     """Count a client disconnect; ``stream`` is the state at that time."""
     if not stream.streaming:
         return
-    model.count("disconnects", {"phase": _phase(stream, "disconnected")}, tenant=tenant)
+    model.count("disconnects", {"phase": _phase(stream, "client_disconnected")}, tenant=tenant)
     model.observe("disconnect_age", max(0.0, disconnected - stream.arrived))
     tokens = _output_tokens(stream)
     if tokens:

@@ -15,10 +15,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from exporter.protocol.events import Outcome, Stream
+from exporter.protocol.events import Stream
 from exporter.recording.goodput import GoodputObjective, GoodputVerdict, verdict_at_end
 from exporter.recording.model_metrics import ModelMetrics
 from exporter.recording.request_counts import ended_without_token
+from slos.outcomes import REFUSALS, Outcome
+from slos.signals import RESULTS
 
 
 @dataclass(slots=True)
@@ -64,9 +66,9 @@ def evaluate_first_token(model: ModelMetrics, stream: Stream, counted: SloEvalua
         seconds = stream.first - stream.arrived
         for threshold in model.thresholds.get("ttft", ()):
             if ("ttft", threshold) not in counted.late:
-                good = seconds <= threshold
+                result = RESULTS[seconds > threshold]
                 prompt_class = counted.classify(model, stream)
-                model.count_slo_event("ttft", threshold, good=good, prompt_class=prompt_class)
+                model.count_slo_event("ttft", threshold, result, prompt_class)
 
 
 def evaluate_active(
@@ -101,14 +103,15 @@ def evaluate_ended(
     empty = stream.streaming and outcome != "invalid" and ended_without_token(stream, outcome)
     if empty:
         # No latency histogram counts it.
-        _count_remaining(model, stream, "ttft", counted, good=False)
+        result = outcome if outcome in REFUSALS else "bad"
+        _count_remaining(model, stream, "ttft", counted, result)
     if stream.streaming:
         if stream.chunks:
             evaluate_first_token(model, stream, counted)
         if stream.chunks > 1 and not stream.opaque:
-            _count_remaining(model, stream, "max_gap", counted, good=True)
+            _count_remaining(model, stream, "max_gap", counted, "good")
     if ok:
-        _count_remaining(model, stream, "e2e", counted, good=True)
+        _count_remaining(model, stream, "e2e", counted, "good")
     for objective in model.objectives:
         if objective.name not in counted.objectives:
             verdict = verdict_at_end(objective, outcome, known, empty=empty)
@@ -127,7 +130,7 @@ def _count_late(model: ModelMetrics, stream: Stream, counted: SloEvaluation, unt
             if _broken_at(signal, threshold, stream, counted, until) is not None:
                 counted.late |= {(signal, threshold)}
                 prompt_class = counted.classify(model, stream) if signal == "ttft" else ""
-                model.count_slo_event(signal, threshold, good=False, prompt_class=prompt_class)
+                model.count_slo_event(signal, threshold, "bad", prompt_class)
     if stream.chunks and not (stream.silent_end or stream.opaque):
         for threshold in model.thresholds.get("itl", ()):
             if until - stream.last > threshold and threshold not in counted.pending:
@@ -136,12 +139,12 @@ def _count_late(model: ModelMetrics, stream: Stream, counted: SloEvaluation, unt
 
 
 def _count_remaining(
-    model: ModelMetrics, stream: Stream, signal: str, counted: SloEvaluation, *, good: bool
+    model: ModelMetrics, stream: Stream, signal: str, counted: SloEvaluation, result: str
 ) -> None:
     for threshold in model.thresholds.get(signal, ()):
         if (signal, threshold) not in counted.late:
             prompt_class = counted.classify(model, stream)
-            model.count_slo_event(signal, threshold, good=good, prompt_class=prompt_class)
+            model.count_slo_event(signal, threshold, result, prompt_class)
 
 
 def _broken_first(

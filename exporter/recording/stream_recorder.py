@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from exporter.protocol.events import Outcome, Stream
+from exporter.protocol.events import Stream
 from exporter.recording.active_request import ActiveRequest
 from exporter.recording.genai_recorder import GenAiRecorder
 from exporter.recording.goodput import GoodputObjective, times
@@ -44,6 +44,7 @@ from exporter.recording.slo_evaluation import (
     evaluate_first_token,
 )
 from exporter.samples import Measurement
+from slos.outcomes import FAILURES, Outcome
 from slos.prompt_classes import PromptClasses
 
 MAX_TENANTS = 100
@@ -54,15 +55,15 @@ EVALUATION_BATCH = 500
 MAX_TENANT_LENGTH = 64
 """The limit of characters in a tenant's name."""
 
-FAILED = ("error", "rejected", "timeout", "disconnected")
+RETRIED = frozenset((*FAILURES, "quota", "client_disconnected"))
 """Outcomes after which clients retry."""
 
 # Only a response of the model itself confirms its name.  Other outcomes and reasons may come from a
 # gateway or from the client, or are a server's response to an unknown name.
-_CONFIRMING = ("ok", "error", "timeout")
+_CONFIRMING = ("ok", "error")
 _NOT_CONFIRMING = (
-    *("408", "502", "503", "504"),
-    *("deadline_exceeded", "in_band", "reset", "truncated", "unavailable"),
+    *("502", "503", "unavailable", "in_band", "closed", "reset"),
+    *("no_endpoints", "rejected-internal"),
 )
 # Reasons of invalid requests for a model that does not exist, or is not loaded.
 _NOT_FOUND = ("404", "not_found")
@@ -283,7 +284,7 @@ class StreamRecorder:
         confirmed = outcome != "invalid"
         tenant = self._tenant(stream.tenant, partial(self._tenants.admit, confirmed=confirmed))
         tenant = model.begin_tenant(tenant)
-        if outcome == "disconnected":
+        if outcome == "client_disconnected":
             delivered = live.at_fin or stream
             end = time if live.at_fin is None else live.at_fin.closing_at
             count_disconnect(model, delivered, end, tenant)
@@ -380,10 +381,10 @@ class StreamRecorder:
         self, stream: Stream, live: ActiveRequest, outcome: Outcome, time: float
     ) -> None:
         """Record a failure for the detection of retries; a disconnect is recorded already."""
-        if outcome not in FAILED:
+        if outcome not in RETRIED:
             if live.at_fin:
                 self._retries.succeeded(stream.prompt)
-        elif live.at_fin is None or outcome != "disconnected":
+        elif live.at_fin is None or outcome != "client_disconnected":
             self._retries.failed(stream.prompt, time)
 
     def _tenant(self, name: str, limited: Callable[[str], str]) -> str:

@@ -116,7 +116,7 @@ ENGINE_CHECKS = (
     service_check(
         "errors",
         "Do requests fail in the server?",
-        queries.failures("error"),
+        queries.failures("error", "truncated"),
         compares("<", "0.01", " of the requests"),
         "the engine completes the requests",
         "failures",
@@ -125,8 +125,8 @@ ENGINE_CHECKS = (
     ),
     service_check(
         "rejections",
-        "Are requests rejected or timed out in the queue?",
-        queries.failures("rejected", "timeout"),
+        "Are requests shed or timed out in the queue?",
+        queries.failures("shed", "timeout"),
         compares("<", "0.01", " of the requests"),
         "the scheduler's queue policy drops nothing",
         "overload",

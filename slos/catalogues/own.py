@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from promql.lint.catalogue import Catalogue, Metric, Unit
+from slos.outcomes import OUTCOMES
 from slos.own_metrics import OWN_METRICS
-from slos.signals import MODEL_LABELS, OUTCOMES, PHASES, SIGNALS
+from slos.signals import MODEL_LABELS, PHASES, SIGNALS
 
 PREFIXES = ("llm_", "tokenslo_")
 _UNITS: dict[str, Unit] = {"s": "s", "B": "bytes", "ratio": "ratio"}

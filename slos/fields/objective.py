@@ -9,6 +9,7 @@ from typing import Any
 from slos.durations import parse_duration, parse_share
 from slos.errors import BadValue, quoted
 from slos.fields.alerting import OVERRIDES, read_overrides
+from slos.fields.error_budget import ERROR_BUDGET, read_error_budget
 from slos.fields.reserved_labels import GROUP_RESERVED, SELECTOR_RESERVED, SERVICE_RESERVED
 from slos.fields.time_slices import TIME_SLICES, read_time_slices
 from slos.fields.values import (
@@ -22,7 +23,7 @@ from slos.fields.values import (
     read_threshold,
 )
 from slos.generic import GENERIC_SHAPE, WINDOW, Generic, can_be_grouped, can_be_sliced, read_generic
-from slos.indicators import CLAUSES, INDICATORS
+from slos.indicators import CLAUSES, INDICATORS, has_refusals
 from slos.model import HISTOGRAMS, Alerting, Overrides
 from slos.schema import (
     DURATION,
@@ -95,6 +96,12 @@ def read_objective(value: object, place: Place) -> dict[str, Any]:
             message = f"{quoted(text)} is neither a duration nor a percentage"
             place.at("threshold").refuse(message, "write one, such as 800ms or 90%")
         return read
+    if "error_budget" in read and (isinstance(indicator, Generic) or not has_refusals(indicator)):
+        counted = ", ".join(filter(has_refusals, INDICATORS))
+        place.at("error_budget").refuse(
+            "does not apply to this indicator, which counts no refused requests",
+            f"delete it, or use one of {counted}",
+        )
     if isinstance(indicator, Generic):
         if given:
             message = "cannot be combined with an indicator of your own"
@@ -199,6 +206,8 @@ def _by_indicator() -> Iterator[Shape]:
     yield _if_indicator({"const": "goodput"}, {"required": ["clauses"]})
     others = {"not": {"const": "goodput"}}
     yield _if_indicator(others, {"properties": {"clauses": False}})
+    refused = {"enum": [*filter(has_refusals, INDICATORS)]}
+    yield _if_indicator({"not": refused}, {"properties": {"error_budget": False}})
     own: Shape = {"threshold": False, "selector": {"maxProperties": 0}}
     yield _if_indicator({"type": "object"}, {"properties": own})
 
@@ -268,6 +277,12 @@ OBJECTIVE = (
         read_histograms,
         about="How Prometheus stores the histogram of this objective.",
         shape={"enum": [*HISTOGRAMS]},
+    ),
+    Field(
+        "error_budget",
+        read_error_budget,
+        about="Which refused requests are bad events of this objective.",
+        shape={**mapping_of(ERROR_BUDGET), "minProperties": 1},
     ),
     Field("description", one_line, about="Why the objective matters; one line.", shape=LINE),
     Field("owner", one_line, about="The owner of the objective; one line.", shape=LINE),

@@ -86,7 +86,7 @@ async def test_client_disconnect(test_triton: Triton) -> None:
         await ended(log, 1)
     (end,) = [event for event in log.events if event[0] == "ended"]
     (left,) = [event for event in log.events if event[0] == "closing"][-1:]
-    assert end[3] == "disconnected"
+    assert end[3] == "client_disconnected"
     assert 0.15 < left[2] - log.streams[0].arrived < 0.4
 
 

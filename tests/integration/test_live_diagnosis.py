@@ -94,7 +94,7 @@ def _counters(
     now: int, labels: Mapping[str, str], values: Gauges
 ) -> Iterator[tuple[str, str, list[tuple[int, float]]]]:
     """Yield requests, tokens and times to first token; half of ``late`` ones are too late."""
-    for outcome in ("ok", "error", "rejected", "timeout"):
+    for outcome in ("ok", "error", "shed", "timeout"):
         rate = values["requests"] if outcome == "ok" else 0
         own = _text({**labels, "outcome": outcome})
         before = HEALTHY["requests"] if outcome == "ok" else 0

@@ -84,7 +84,7 @@ async def test_client_disconnect(test_triton: Triton) -> None:
             traced_triton.disconnect_http, through, "streaming", after=0.2, max_tokens=WORDS
         )
         await asyncio.to_thread(leave)
-    assert outcomes(log) == {"disconnected": 1}
+    assert outcomes(log) == {"client_disconnected": 1}
 
 
 @pytest.mark.parametrize("protocol", ["chat", "completions"])

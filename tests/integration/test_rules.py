@@ -118,7 +118,7 @@ BREAKAGES = {
         'rate5m{service="chat",slo="availability"} > 0.1344',
         "rate1h > 0.1344",
     ),
-    "ignores errors": ("error|rejected|timeout", "rejected"),
+    "ignores errors": ("error|draining|timeout|truncated|shed", "shed"),
     "not a number when idle": ("> 0)", ">= 0)"),
     "absence alert without delay": ("for: 30m", "for: 1m"),
 }
@@ -230,43 +230,44 @@ BAD, TOTAL = (f"sum_over_time(slo:{name}:increase1m[1h])" for name in ("bad", "t
 COUNTED = {
     "stream_completion": (
         streams("ok", "complete"),
-        (streams("error", "mid_stream"), streams("timeout", "mid_stream", tenant="b")),
+        (streams("truncated", "mid_stream"), streams("shed", "mid_stream", tenant="b")),
         (
-            streams("disconnected", "mid_stream"),
+            streams("client_disconnected", "mid_stream"),
+            streams("quota", "mid_stream"),
             streams("cancelled", "mid_stream"),
             streams("error", "before_first_token"),
-            streams("rejected", "before_first_token"),
+            streams("shed", "before_first_token"),
             streams("invalid", "before_first_token"),
         ),
     ),
     "disconnects": (
         streams("ok", "complete"),
         (
-            streams("disconnected", "mid_stream", tenant="b"),
-            streams("disconnected", "before_first_token"),
+            streams("client_disconnected", "mid_stream", tenant="b"),
+            streams("client_disconnected", "before_first_token"),
         ),
         (
             streams("error", "mid_stream"),
             streams("timeout", "mid_stream"),
-            streams("rejected", "before_first_token"),
+            streams("shed", "before_first_token"),
             streams("cancelled", "mid_stream"),
             streams("invalid", "before_first_token"),
         ),
     ),
     "goodput": (
         goodput_requests("good"),
-        (goodput_requests("bad", "ttft"), goodput_requests("bad", "tpot")),
-        (goodput_requests("unknown", "tpot"), goodput_requests("bad", "ttft", of="chat/other")),
+        (goodput_requests("bad", "ttft"), goodput_requests("shed", "outcome")),
+        (goodput_requests("quota", "outcome"), goodput_requests("bad", "ttft", of="chat/other")),
     ),
     "availability": (
         OK,
-        (ERROR, ERROR.replace("error", "timeout")),
-        (OK.replace('"ok"', '"invalid"'), OK.replace('"ok"', '"disconnected"')),
+        (ERROR.replace("error", "truncated"), ERROR.replace("error", "shed")),
+        (OK.replace('"ok"', '"invalid"'), OK.replace('"ok"', '"quota"')),
     ),
     "ttft": (
         slo_events("good"),
-        (slo_events("bad"), slo_events("bad").replace('"prod"', '"prod",pod="b"')),
-        (slo_events("bad", signal="e2e"), slo_events("bad", threshold="0.4")),
+        (slo_events("bad"), slo_events("shed").replace('"prod"', '"prod",pod="b"')),
+        (slo_events("quota"), slo_events("bad", threshold="0.4")),
     ),
 }
 
@@ -653,7 +654,7 @@ def test_page_arrives_and_inhibits_tickets(
     assert re.fullmatch(
         r"Over 13\.44% of requests were bad in 1h and in 5m\. "
         r"Objective: 99% of requests in 28d are good\. "
-        r"One is good if it is neither failed, rejected nor timed out\. "
+        r"One is good if the server completes its response\. "
         r"Budget left: [0-9.]+%, from the [0-9.]+% of 28d recorded so far\.",
         page["annotations"]["description"],
     )

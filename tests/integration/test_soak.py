@@ -193,10 +193,10 @@ async def test_nothing_is_left_of_thousands_of_streams_however_they_end(tmp_path
         )
         left = exposition["llm_streaming_disconnects_total"]
         assert left == exposition["llm_disconnect_age_seconds_count"]
-        assert left == exposition[r'llm_streams_total\{.*outcome="disconnected".*\}']
+        assert left == exposition[r'llm_streams_total\{.*outcome="client_disconnected".*\}']
         ok = exposition[r'llm_requests_total\{.*outcome="ok".*\}']
         assert ok == exposition["llm_request_duration_seconds_count"]
-        for outcome in ("ok", "disconnected", "error"):
+        for outcome in ("ok", "client_disconnected", "error"):
             assert exposition[rf'llm_requests_total\{{.*outcome="{outcome}".*\}}'] > 0
         assert exposition["tokenslo_tap_lossy_streams_total"] == 0
 

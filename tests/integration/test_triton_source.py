@@ -221,9 +221,9 @@ async def test_ensemble_failures_are_counted_once(
 async def test_rejected_requests(sidecar: PolledTriton) -> None:
     await asyncio.gather(*(sidecar.request("slow", "sleep 0.3") for _ in range(4)))
     await sidecar.poll()
-    assert sidecar.outcomes("slow") == {"ok": 1, "rejected": 3}
+    assert sidecar.outcomes("slow") == {"ok": 1, "shed": 3}
     died = sidecar.state("slow", "requests_without_first_token")
-    assert died.samples == {(("outcome", "cancelled"),): 0, (("outcome", "rejected"),): 3}
+    assert died.samples == {(("outcome", "cancelled"),): 0, (("outcome", "shed"),): 3}
     assert died.quality == "estimate"
 
 

@@ -445,7 +445,7 @@ def differences(one: TapRun) -> list[str]:
     but the client did not count it.
     """
     seen, reported = known(one.seen), one.reported.counters
-    disconnects = Counter(each.model for each in one.seen if each.outcome == "disconnected")
+    disconnects = Counter(each.model for each in one.seen if each.outcome == "client_disconnected")
     found = []
     for name, labels in sorted(seen.keys() | reported.keys()):
         expected_count, tap_count = seen.get((name, labels), 0), reported.get((name, labels), 0)
@@ -460,7 +460,7 @@ def report_of(one: TapRun) -> str:
         f"{kind} {1000 * exact(0.99, delays):.1f}" for kind, delays in one.wakeup_delays.items()
     )
     streams = sum(seen.streaming for seen in one.seen)
-    disconnects = sum(seen.outcome == "disconnected" for seen in one.seen)
+    disconnects = sum(seen.outcome == "client_disconnected" for seen in one.seen)
     made, taken, sent = waste(one)
     return "\n".join(
         [

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from slos.events import MINUTE
+from slos.outcomes import FAILURES
 from tests.rule_values.traffic import ENDED, REQUESTS, Counts, Samples, Truth
 
 Values = npt.NDArray[np.float64]
@@ -21,7 +22,7 @@ Flags = npt.NDArray[np.bool_]
 Count = Callable[[int], tuple[Values, Values]]
 """Bad and all events in the ``window`` before each evaluation, in the same unit."""
 
-_FAILED = ("error", "rejected", "timeout")
+_FAILED = FAILURES
 _LONGEST_GAP = 1800
 _EXTRAPOLATION_LIMIT = 1.1
 

@@ -16,8 +16,8 @@ import alerts.rules
 from promql.expr import vector
 from slos import names
 from slos.durations import format_duration, parse_duration
-from slos.indicators import FAILED
 from slos.model import Objective, Service, TimeSlices
+from slos.outcomes import FAILURES
 from slos.plan import plan
 from tests.rule_values.traffic import BOUNDARY, DAY, DURATION, FULL, REQUESTS
 
@@ -170,7 +170,7 @@ class IndicatorSelectors:
             return cls(
                 model, indicator, f'{count}{{model="{model}"}}', good=f"{bucket}{bucket_labels}"
             )
-        failed = "|".join(FAILED)
+        failed = "|".join(FAILURES)
         return cls(
             model,
             indicator,
@@ -274,7 +274,7 @@ def _pyrra(selected: IndicatorSelectors, period: Decimal) -> Tool:
         }
         left = f"sum({increase}:good{{{mine}}} or vector(0)) / sum({increase}{{{mine}}})"
     else:
-        of_failed = f'{mine},outcome=~"{"|".join(FAILED)}"'
+        of_failed = f'{mine},outcome=~"{"|".join(FAILURES)}"'
         left = f"1 - sum({increase}{{{of_failed}}} or vector(0)) / sum({increase}{{{mine}}})"
 
     def scaled(window: str) -> str:

@@ -11,12 +11,12 @@ from itertools import pairwise
 Sample = tuple[str, tuple[tuple[str, str], ...]]
 """A metric's name and its labels, sorted."""
 
-BY_STATUS = {408: "timeout", 429: "rejected", 499: "cancelled", 503: "rejected", 504: "timeout"}
+BY_STATUS = {408: "timeout", 429: "quota", 499: "cancelled", 504: "timeout"}
 BY_GRPC_STATUS = {
     "OK": "ok",
     "DEADLINE_EXCEEDED": "timeout",
-    "RESOURCE_EXHAUSTED": "rejected",
-    "UNAVAILABLE": "rejected",
+    "RESOURCE_EXHAUSTED": "shed",
+    "UNAVAILABLE": "error",
     "CANCELLED": "cancelled",
     "INVALID_ARGUMENT": "invalid",
     "NOT_FOUND": "invalid",
@@ -91,7 +91,7 @@ def _counts(seen: ClientRecord) -> Iterator[tuple[str, Mapping[str, str], int]]:
     yield "llm_streams_total", {**outcome, **phase}, 1
     if seen.phase == "before_first_token":
         yield "llm_requests_without_first_token_total", outcome, 1
-    if seen.outcome == "disconnected":
+    if seen.outcome == "client_disconnected":
         yield "llm_streaming_disconnects_total", phase, 1
         yield "llm_partial_response_tokens_total", {}, seen.tokens
 

@@ -163,7 +163,7 @@ class _GrpcStream:
         while not seen.outcome and time.monotonic() - seen.arrivals[-1] > FRESH_SECONDS:
             self._read()
         if die and not seen.outcome:
-            print_record(seen.end("disconnected"))
+            print_record(seen.end("client_disconnected"))
             os.kill(os.getpid(), signal.SIGKILL)
         self.cancel()
 
@@ -180,7 +180,7 @@ class _GrpcStream:
             self._read()
         for seen in self._every:
             if not seen.outcome:
-                seen.end("disconnected" if self._cancelled else "ok")
+                seen.end("client_disconnected" if self._cancelled else "ok")
         return self._every
 
     def _read(self) -> None:

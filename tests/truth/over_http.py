@@ -243,7 +243,7 @@ class HttpStreamClient:
             return self._half_close()
         if how == "reset":
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER)
-        self.seen.end("disconnected")
+        self.seen.end("client_disconnected")
         if how == "die":
             print_record(self.seen)
             os.kill(os.getpid(), signal.SIGKILL)
@@ -259,7 +259,7 @@ class HttpStreamClient:
                 if lag < FRESH_SECONDS and unread_bytes(self.socket) == len(data):
                     self.socket.close()
                     self._record(data, time.monotonic())
-                    return self.seen.end("disconnected")
+                    return self.seen.end("client_disconnected")
         return self._read_all()  # too late to disconnect
 
     def _half_close(self) -> ClientRecord:
@@ -270,7 +270,7 @@ class HttpStreamClient:
         if not self._response.complete:
             del seen.arrivals[so_far:]
             seen.late, seen.tokens = seen.tokens - tokens, tokens
-            seen.end("disconnected")
+            seen.end("client_disconnected")
         return seen
 
     # Reads
@@ -295,7 +295,7 @@ class HttpStreamClient:
             self._ended = "reset"
             return False
         if not data:
-            self._ended = "truncated"
+            self._ended = "closed"
             return False
         self.lags.append(lag)
         self._record(data, time.monotonic() - lag)
@@ -321,8 +321,8 @@ class HttpStreamClient:
         status, recorder = self._response.status, self._recorder
         if recorder.failed and status == 200:
             return self.seen.end("error", "in_band")
-        if not self._response.complete:
-            return self.seen.end("error", self._ended)
+        if not self._response.complete and not recorder.finish:
+            return self.seen.end("truncated" if status else "error", self._ended)
         if status != 200:
             # Triton returns 400 for errors of a model as well; the request shows which it is.
             failed = "fail_after" in self._planned.more

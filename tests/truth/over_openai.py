@@ -50,7 +50,7 @@ class OpenAIPackageClient:
         try:
             return _read(answer, planned, seen)
         except openai.APIError:
-            return seen.end("error", "truncated")
+            return seen.end("truncated", "closed")
         finally:
             answer.close()
 
@@ -99,7 +99,7 @@ def _read(answer: Any, planned: HttpClientRequest, seen: ClientRecord) -> Client
             seen.receive(reads.time)
         enough = planned.manner == "close" and len(seen.arrivals) >= planned.after
         if enough and count == reads.events and reads.fresh():
-            return seen.end("disconnected")
+            return seen.end("client_disconnected")
     return seen.end("ok", finish)
 
 

@@ -11,6 +11,7 @@ import click
 
 from config_checks.table import CHECKS as CONFIG_CHECKS
 from dashboards import GeneratedDashboard, build
+from exporter.outcome_rules import CODES, RULES, OutcomeRule
 from exporter.settings import OPTIONS, SOURCES
 from gates.criteria import FALSE_PROMOTION, LOOKS
 from gates.statistics import Count, least_canary, z_of
@@ -21,6 +22,7 @@ from slos.causes import CAUSE_ALERTS
 from slos.fields.alerting import ALERTING, TIER
 from slos.fields.autoscaling import AUTOSCALING
 from slos.fields.budget_policy import STEP
+from slos.fields.error_budget import ERROR_BUDGET
 from slos.fields.objective import CLAUSE, OBJECTIVE
 from slos.fields.quotas import QUOTA
 from slos.fields.rollout import ROLLOUT
@@ -29,6 +31,7 @@ from slos.indicators import INDICATORS
 from slos.language import FILE, SERVICE
 from slos.load import load_file
 from slos.model import Rollout
+from slos.outcomes import MEANINGS, SPENDING
 from slos.plan import plan
 from slos.schema import Field
 from tokenslo.cli import COMMANDS, cli
@@ -119,6 +122,11 @@ _DEFAULTS: Mapping[str, str] = {
     "objectives.owner": "the service's",
     "objectives.selector": "the service's",
     "objectives.alerting": "the service's",
+    "objectives.error_budget": "the service's",
+    **{
+        f"error_budget.{field.name}": f"`{str(field.name in SPENDING).lower()}`"
+        for field in ERROR_BUDGET
+    },
     "alerting.page": "`{labels: {severity: critical}}`",
     "alerting.ticket": "`{labels: {severity: warning}}`",
     "alerting.cause": "`{labels: {severity: info}}`",
@@ -167,6 +175,7 @@ def _type(shape: Mapping[str, object]) -> str:
     if "ms|" in pattern or "|ms" in pattern:
         return "duration"
     names = {"array": "list", "object": "mapping", "integer": "whole number", "string": "text"}
+    names["boolean"] = "`true` or `false`"
     if "oneOf" in shape or "anyOf" in shape:
         return "text or mapping"
     return names.get(str(shape.get("type")), "mapping")
@@ -210,6 +219,43 @@ def _indicators() -> str:
         for indicator in INDICATORS.values()
     )
     return _table(("indicator", "events", "an event is good if", "threshold", "signals"), rows)
+
+
+# Outcomes
+
+
+def _outcomes() -> str:
+    rows = (
+        (f"`{outcome}`", one.meaning, ", ".join(f"`{each}`" for each in one.reasons), one.budget)
+        for outcome, one in MEANINGS.items()
+    )
+    return _table(("outcome", "meaning", "reasons", "error budget"), rows)
+
+
+def _outcome_rules() -> str:
+    rows = (
+        (
+            f"`{rule.outcome}`",
+            f"`{rule.reason}`" if rule.reason else "",
+            rule.sender or "any",
+            "; ".join(dict.fromkeys(map(_code, rule.codes))),
+            _sign(rule),
+        )
+        for rule in RULES
+    )
+    return _table(("outcome", "reason", "sender", "status or event", "header or text"), rows)
+
+
+def _code(code: str) -> str:
+    kind, _, label = code.partition(":")
+    if kind not in CODES:
+        return f"`{code}`"
+    return f"{CODES[kind]} `{label}`" if label else CODES[kind]
+
+
+def _sign(rule: OutcomeRule) -> str:
+    header = f"`{rule.header}: {rule.value}`" if rule.value else f"`{rule.header}`"
+    return "; ".join(filter(None, (rule.header and header, rule.text and f"“{rule.text}”")))
 
 
 # Rules
@@ -355,6 +401,9 @@ GENERATED: Mapping[str, Callable[[], str]] = {
     "autoscaling-keys": _keys("autoscaling.", AUTOSCALING),
     "gate-samples": _gate_samples,
     "indicators": _indicators,
+    "error-budget-keys": _keys("error_budget.", ERROR_BUDGET),
+    "outcomes": _outcomes,
+    "outcome-rules": _outcome_rules,
     "windows": _windows,
     "causes": _causes,
     "checks": _checks,

@@ -15,11 +15,11 @@ from exporter.recording.initial_series import known_labels
 from exporter.recording.label_limiter import MAX_SERIES
 from slos.indicators import CLAUSES
 from slos.model import Service
+from slos.outcomes import OUTCOMES, REFUSALS
 from slos.own_metrics import OWN_METRICS
 from slos.prompt_classes import MAX_CLASSES
 from slos.signals import (
     MODEL_LABELS,
-    OUTCOMES,
     SIGNALS,
     TENANT_SIGNALS,
     Signal,
@@ -68,11 +68,12 @@ def model_samples(prompt_classes: int = MAX_CLASSES) -> int:
 def objective_samples(prompt_classes: int = MAX_CLASSES) -> int:
     """Return the most samples of an objective for one model: those of a goodput objective.
 
-    Each clause has a bucket boundary and good and bad events; verdicts exist with and without
-    tenant.  Two more are time slices.
+    Each clause has a bucket boundary and good and bad events, ``ttft`` refused ones too; verdicts
+    exist with and without tenant.  Two more are time slices.
     """
     of_clauses = sum(3 * _classes(SIGNALS[clause], prompt_classes) for clause in CLAUSES)
-    verdicts = 3 + len(CLAUSES)
+    of_clauses += len(REFUSALS) * _classes(SIGNALS["ttft"], prompt_classes)
+    verdicts = 3 + len(REFUSALS) + len(CLAUSES)
     return 2 + of_clauses + (_classes(SIGNALS["goodput"], prompt_classes) + 1) * verdicts
 
 

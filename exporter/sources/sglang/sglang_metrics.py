@@ -133,7 +133,7 @@ def _requests(metrics: FamiliesByModel, keys: Sequence[Model]) -> Iterator[Measu
         )
         samples: dict[Labels, Value] = {
             (("outcome", "ok"), ("reason", "finished")): ok,
-            (("outcome", "disconnected"), ("reason", "abort")): disconnected,
+            (("outcome", "client_disconnected"), ("reason", "abort")): disconnected,
         }
         yield Measurement("requests", *key, "sglang_requests", samples)
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Literal
 
+from exporter.outcome_rules import counted_outcome
 from exporter.samples import (
     UNLABELLED,
     Distribution,
@@ -41,14 +42,8 @@ SUMMARY = "nv_inference_request_summary_us"
 FIRST_RESPONSE = "nv_inference_first_response_histogram_ms"
 FAMILIES = frozenset({SUCCESS, FAILURE, DURATION, QUEUE, SUMMARY, FIRST_RESPONSE})
 
-OUTCOMES = {
-    "BACKEND": "error",
-    "OTHER": "error",
-    "REJECTED": "rejected",
-    "CANCELED": "cancelled",
-    "": "error",  # Triton before 24.07 has no reasons
-}
-IN_QUEUE = ("rejected", "cancelled")
+IN_QUEUE = ("shed", "cancelled")
+"""Outcomes of requests that end in the queue, before their first token."""
 
 METHODS_OF: Mapping[Origin, Mapping[Kind, str]] = {
     "counters": {
@@ -145,8 +140,9 @@ def counted(info: ModelInfo, tally: Tally, origin: Origin, note: str = "") -> It
     if origin == "counters" and kind != "ensemble" and tally.failures.keys() - {""}:
         failed: dict[Labels, float] = {(("outcome", outcome),): 0.0 for outcome in IN_QUEUE}
         for reason, count in tally.failures.items():
-            if OUTCOMES.get(reason) in IN_QUEUE:
-                failed[(("outcome", OUTCOMES[reason]),)] += count
+            outcome, _ = counted_outcome("triton", reason)
+            if outcome in IN_QUEUE:
+                failed[(("outcome", outcome),)] += count
         yield _measurement(
             info, "requests_without_first_token", "triton_queue_failures", failed, note
         )
@@ -166,8 +162,7 @@ def failures(info: ModelInfo, tally: Tally) -> dict[tuple[str, str], float]:
     share = 0.5 if info.backend == "ensemble" else 1.0
     found: dict[tuple[str, str], float] = {}
     for reason, count in tally.failures.items():
-        known = reason in OUTCOMES
-        labels = OUTCOMES.get(reason, "error"), reason.lower() if known else "unknown"
+        labels = counted_outcome("triton", reason)
         found[labels] = found.get(labels, 0.0) + count * share
     return found
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
+from exporter.outcome_rules import counted_outcome
 from exporter.samples import Measurement, Missing, Model
 from exporter.sources.exposition import multiprocess_gauges
 from exporter.sources.exposition.by_model import FamiliesByModel
@@ -47,15 +48,6 @@ COUNTERS = {
     "accepted_draft_tokens": ("trtllm_serve_iterations", "spec_decode_num_accepted_tokens_total"),
 }
 FINISHED = "request_success_total"
-OUTCOMES = {
-    "stop": "ok",
-    "length": "ok",
-    "tool_calls": "ok",
-    "not_finished": "ok",  # the prefill half of a disaggregated request
-    "cancelled": "cancelled",
-    "timeout": "timeout",
-    "error": "error",
-}
 NO_REQUESTS = {"stop": 0.0}
 GAUGES = {
     f"trtllm_{family}": family
@@ -220,12 +212,7 @@ def _requests(metrics: FamiliesByModel, labelled: Model, model: str) -> Iterator
     tables = {name: metrics.totals(name, "finished_reason") for name in _names(FINISHED)}
     samples: defaultdict[tuple[str, str], float] = defaultdict(float)
     for finish_reason, count in (_newest(tables, labelled) or NO_REQUESTS).items():
-        outcome, reason = (
-            (OUTCOMES[finish_reason], finish_reason)
-            if finish_reason in OUTCOMES
-            else ("error", "unknown")
-        )
-        samples[outcome, reason] += count
+        samples[counted_outcome("trtllm", finish_reason)] += count
     yield from request_measurements((model, ""), "trtllm_serve_finish_reason", samples)
 
 

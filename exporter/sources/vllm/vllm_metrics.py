@@ -13,6 +13,7 @@ from math import inf
 from operator import itemgetter
 from typing import TypeVar
 
+from exporter.outcome_rules import counted_outcome
 from exporter.samples import (
     Distribution,
     Labels,
@@ -65,20 +66,12 @@ GAUGES = (
     ("sequences_waiting", ("vllm:num_requests_waiting",)),
     ("kv_utilization", ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")),
 )
-OUTCOMES = {
-    "stop": "ok",
-    "length": "ok",
-    "repetition": "ok",
-    "abort": "disconnected",
-    "error": "error",
-}
 MAX_DIGITS = 12
 MAX_ADAPTERS = 64
 """Names in one list of LoRA adapters: both lists are labels."""
 MAX_ADAPTER_NAME = 128
 SUMMED_TIMES = 3e9
 """No single Unix time of today, but any sum of two."""
-REJECTED_FOR = ("max_num_queued_reqs", "max_num_queued_tokens")
 FAMILIES = frozenset(
     {
         FINISH_REASONS,
@@ -236,18 +229,17 @@ def _newest(tables: Sequence[Mapping[Model, T]]) -> dict[Model, T]:
 
 
 def _requests(metrics: FamiliesByModel, keys: Sequence[Model]) -> Iterator[Measurement]:
-    """Yield finished requests and, if vLLM limits its queue, rejected ones."""
+    """Yield finished requests and, if vLLM limits its queue, shed ones."""
     finished = metrics.totals(FINISH_REASONS, "finished_reason")
-    rejected = metrics.totals(REJECTIONS, "reason")
+    shed = metrics.totals(REJECTIONS, "reason")
     for key in keys:
         samples: defaultdict[tuple[str, str], float] = defaultdict(float)
         for label, count in finished.get(key, {}).items():
-            reason = label if label in OUTCOMES else "unknown"
-            samples[OUTCOMES.get(label, "error"), reason] += count
-        for label, count in rejected.get(key, {}).items():
-            samples["rejected", label if label in REJECTED_FOR else "unknown"] += count
+            samples[counted_outcome("vllm", label)] += count
+        if key in shed:
+            samples[counted_outcome("vllm_admission")] += sum(shed[key].values())
         if key in finished:
             yield from request_measurements(key, "vllm_finish_reason", samples)
-        if key in rejected:
-            failed: dict[Labels, Value] = {(("outcome", "rejected"),): sum(rejected[key].values())}
+        if key in shed:
+            failed: dict[Labels, Value] = {(("outcome", "shed"),): sum(shed[key].values())}
             yield Measurement("requests_without_first_token", *key, "vllm_rejections", failed)

@@ -13,8 +13,8 @@ for each model 900 and 33 per objective; 1300 and 131 with prompt classes. */}}
 {{- $model := 900 }}
 {{- $objective := 33 }}
 {{- if or (not .Values.slo.files) (contains "prompt_classes" (toJson .Values.slo.files)) }}
-{{- $model = 1300 }}
-{{- $objective = 131 }}
+{{- $model = 1350 }}
+{{- $objective = 165 }}
 {{- end }}
 {{- add 1000 20000 (mul (int .Values.podMonitor.models) (add $model (mul $objectives $objective))) }}
 {{- end }}
