@@ -85,7 +85,7 @@ RULES: Final[tuple[OutcomeRule, ...]] = (
     _dropped("draining", "", "rejected-shutting-down"),
     _dropped("cancelled", "", "rejected-context-cancelled"),
     _dropped("error", "no_endpoints", "rejected-no-endpoints"),
-    _dropped("error", "", "rejected-internal"),
+    _dropped("error", "router_error", "rejected-internal"),
     # Triton, TensorRT-LLM
     OutcomeRule("shed", "capacity", "Triton", _TRITON, text="Exceeds maximum queue size"),
     OutcomeRule("shed", "deadline", "Triton", _TRITON, text="Request timeout expired"),

@@ -10,8 +10,9 @@ from gates.statistics import z_of
 from promql.expr import Binary, Expr, Matcher, Vector, aggregate, call, number, on, vector
 from slos.durations import format_duration
 from slos.indicator_events import counters
-from slos.indicators import FAILED, INDICATORS, among, counts_events_by_arm
+from slos.indicators import INDICATORS, among, counts_events_by_arm
 from slos.model import Rollout
+from slos.outcomes import FAILURES
 from slos.plan import Plan
 from slos.queries import INSTANCE, Scope
 from slos.signals import MODEL_LABELS, SIGNALS
@@ -33,8 +34,8 @@ MEMORY_LIMIT = Decimal("0.98")
 _USUAL = Decimal("0.95")
 """The quantile over time of a gauge: a short peak is no lack of headroom."""
 
-SHEDS = ("rejected",)
-ERRORS = tuple(outcome for outcome in FAILED if outcome not in SHEDS)
+SHEDS = ("shed",)
+ERRORS = tuple(outcome for outcome in FAILURES if outcome not in SHEDS)
 _GPU_USED, _GPU_TOTAL = "nv_gpu_memory_used_bytes", "nv_gpu_memory_total_bytes"
 _GPU_MODEL = "nv_inference_pending_request_count"
 
@@ -120,7 +121,7 @@ def _objectives(plan: Plan, rollout: Rollout) -> Iterator[ShareCriterion]:
 def _guards(plan: Plan, rollout: Rollout) -> Iterator[Criterion]:
     scope = Scope(plan.service.selector)
     metric = SIGNALS["requests"].metric
-    ended = scope.series(metric, among("outcome", ("ok", *FAILED)))
+    ended = scope.series(metric, among("outcome", ("ok", *FAILURES)))
     for guard, outcomes in (("errors", ERRORS), ("sheds", SHEDS)):
         if guard in rollout.guards:
             bad = scope.series(metric, among("outcome", outcomes))

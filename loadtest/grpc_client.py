@@ -13,8 +13,9 @@ import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from loadtest.http_client import matched_work
-from loadtest.records import ClientOutcome, RequestRecord
+from loadtest.records import RequestRecord
 from loadtest.settings import LoadEndpoint, RequestPlan, UnsupportedModelError, Workload
+from slos.outcomes import Outcome
 
 _FINAL = "triton_final_response"
 _WANT_FINAL = "triton_enable_empty_final_response"
@@ -28,9 +29,8 @@ _ALTERNATIVES: Mapping[str, tuple[str, ...]] = {
     "stream": ("streaming",),
 }
 _PACKED = {"INT32": "<i", "INT64": "<q", "UINT32": "<I", "FP32": "<f", "BOOL": "?"}
-_BY_STATUS: Mapping[str, ClientOutcome] = {
-    "UNAVAILABLE": "rejected",
-    "RESOURCE_EXHAUSTED": "rejected",
+_BY_STATUS: Mapping[str, Outcome] = {
+    "RESOURCE_EXHAUSTED": "shed",
     "DEADLINE_EXCEEDED": "timeout",
     "INVALID_ARGUMENT": "invalid",
     "NOT_FOUND": "invalid",
@@ -89,7 +89,7 @@ class GrpcRequests:
             record.outcome, record.reason = "error", "credentials"
         record.ended = self._clock()
 
-    async def _stream(self, plan: RequestPlan, record: RequestRecord) -> tuple[ClientOutcome, str]:
+    async def _stream(self, plan: RequestPlan, record: RequestRecord) -> tuple[Outcome, str]:
         if not self._inputs:
             await self._read_inputs()
         call = self._stub.ModelStreamInfer(metadata=self._metadata())
@@ -102,7 +102,7 @@ class GrpcRequests:
 
     async def _read(
         self, call: Any, plan: RequestPlan, record: RequestRecord
-    ) -> tuple[ClientOutcome, str]:
+    ) -> tuple[Outcome, str]:
         while (message := await call.read()) is not grpc.aio.EOF:
             if message.error_message:
                 return "error", "in_band"
@@ -111,13 +111,13 @@ class GrpcRequests:
             if outputs.get(_TEXT_OUTPUT):
                 record.chunks.append(self._clock())
                 if len(record.chunks) == plan.cancel_after:
-                    return "disconnected", "planned"
+                    return "client_disconnected", "planned"
             for name, field in zip(_LENGTHS, ("input_tokens", "output_tokens"), strict=True):
                 if type(outputs.get(name)) is int:
                     setattr(record, field, outputs[name])
             if response.parameters[_FINAL].bool_param:
                 return "ok", ""
-        return "error", "truncated"
+        return "truncated", "truncated"
 
     async def _read_inputs(self) -> None:
         """Read names, types and shapes of the model's inputs."""
@@ -154,7 +154,7 @@ class GrpcRequests:
         return (("authorization", header()),) if header else ()
 
 
-def _failure(error: Any) -> tuple[ClientOutcome, str]:
+def _failure(error: Any) -> tuple[Outcome, str]:
     status = error.code().name
     if status == "UNAVAILABLE" and _NOT_CONNECTED in (error.details() or ""):
         return "error", "unreachable"

@@ -11,9 +11,10 @@ from typing import Any
 import aiohttp
 
 from loadtest.apis import APIS, LoadApi
-from loadtest.records import ClientOutcome, RequestRecord, outcome_of_status
+from loadtest.records import RequestRecord, outcome_of_status
 from loadtest.settings import LoadEndpoint, RequestPlan, Workload
 from promql.http_client import HttpError, new_session
+from slos.outcomes import Outcome
 
 _DONE = b"[DONE]"
 _KEEP_ALIVE = 2.0  # seconds; below those of servers, which would close a connection first
@@ -66,7 +67,7 @@ class HttpRequests:
 
     async def _read(
         self, response: aiohttp.ClientResponse, plan: RequestPlan, record: RequestRecord
-    ) -> tuple[ClientOutcome, str]:
+    ) -> tuple[Outcome, str]:
         """Read the stream; return outcome and reason."""
         if response.status != 200:
             return outcome_of_status(response.status), str(response.status)
@@ -86,13 +87,13 @@ class HttpRequests:
                 chunks.append(clock())
                 if len(chunks) == plan.cancel_after:
                     response.close()
-                    return "disconnected", "planned"
+                    return "client_disconnected", "planned"
             if api.finished and api.finished(event):
                 complete = True
             if reported := api.tokens(event):
                 record.input_tokens = reported.input
                 record.output_tokens = reported.output
-        return ("ok", "") if complete else ("error", "truncated")
+        return ("ok", "") if complete else ("truncated", "truncated")
 
 
 def request_body(

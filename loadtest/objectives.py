@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from loadtest.confidence import ShareBounds, least_count, wilson
-from loadtest.records import FAILED, RequestRecord
+from loadtest.records import RequestRecord
 from slos.indicators import threshold_text
 from slos.model import Objective, Service
 from slos.names import goodput_objective
+from slos.outcomes import FAILURES, REFUSALS, failures
 from slos.prompt_classes import NO_CLASSES, PromptClasses
 from slos.signals import PROMPT_CLASS
 
@@ -30,8 +31,8 @@ class ClientObjective:
     """An objective: the share ``target`` of events is good; limits in seconds.
 
     ``name`` is service and objective, as in the sidecar's goodput.  ``clauses`` are those of
-    goodput.  ``text`` is its limit as written.  With a ``prompt_class``, one of ``classes``, only
-    its requests count.
+    goodput.  ``text`` is its limit as written, ``failed`` the outcomes that spend its error budget.
+    With a ``prompt_class``, one of ``classes``, only its requests count.
     """
 
     name: str
@@ -40,6 +41,7 @@ class ClientObjective:
     threshold: float = 0.0
     clauses: Mapping[str, float] = field(default_factory=dict)
     text: str = ""
+    failed: tuple[str, ...] = FAILURES
     prompt_class: str = ""
     classes: PromptClasses = NO_CLASSES
 
@@ -118,6 +120,7 @@ def _client_objective(name: str, service: Service, objective: Objective) -> Clie
         float(objective.threshold or 0),
         {clause: float(limit) for clause, limit in objective.clauses.items()},
         threshold_text(objective),
+        failures(service.spending(objective)),
         service.selects(objective).get(PROMPT_CLASS, ""),
         PromptClasses.of(service.prompt_classes),
     )
@@ -168,17 +171,18 @@ def verdict(objective: ClientObjective, record: RequestRecord) -> str:
     if not objective.counts(record):
         return ""
     if objective.indicator == "goodput":
-        return _goodput(objective.clauses, record)
-    return _of_indicator(objective.indicator, objective.threshold, record)
+        return _goodput(objective, record)
+    return _of_indicator(objective, objective.threshold, record)
 
 
-def _of_indicator(indicator: str, threshold: float, record: RequestRecord) -> str:
+def _of_indicator(objective: ClientObjective, threshold: float, record: RequestRecord) -> str:
     ok, late = record.outcome == "ok", record.lag
-    match indicator:
+    is_exempt = record.outcome == "invalid" or _is_exempt(objective, record)
+    match objective.indicator:
         case "ttft" if record.ttft is not None:
             return _within(record.ttft + late, threshold)
         case "ttft":
-            return "" if record.outcome == "invalid" else "bad"
+            return "" if is_exempt else "bad"
         case "e2e" if ok or record.e2e + late > threshold:
             return _within(record.e2e + late, threshold)
         case "tpot" if ok and len(record.chunks) > 1:
@@ -186,16 +190,22 @@ def _of_indicator(indicator: str, threshold: float, record: RequestRecord) -> st
         case "max_gap" if len(record.chunks) > 1:
             return _within(max(waits(record)), threshold)
         case "availability":
-            return "good" if ok else "bad" if record.outcome in FAILED else ""
+            return "good" if ok else "bad" if record.outcome in objective.failed else ""
         case "stream_completion" if record.chunks:
-            return "good" if ok else "bad" if record.outcome in FAILED else ""
+            return "good" if ok else "bad" if record.outcome in objective.failed else ""
     return ""
 
 
-def _goodput(clauses: Mapping[str, float], record: RequestRecord) -> str:
-    if record.outcome in FAILED:
+def _is_exempt(objective: ClientObjective, record: RequestRecord) -> bool:
+    """Return whether a request was refused without spending the error budget."""
+    return record.outcome in REFUSALS and record.outcome not in objective.failed
+
+
+def _goodput(objective: ClientObjective, record: RequestRecord) -> str:
+    clauses = objective.clauses
+    if record.outcome in objective.failed:
         return "bad"
-    if record.outcome == "invalid":
+    if record.outcome == "invalid" or _is_exempt(objective, record):
         return ""
     known: dict[str, float | None] = {
         "ttft": None if record.ttft is None else record.ttft + record.lag,
@@ -208,7 +218,7 @@ def _goodput(clauses: Mapping[str, float], record: RequestRecord) -> str:
     times = {clause: known[clause] for clause in clauses}
     if any(seconds is not None and seconds > clauses[name] for name, seconds in times.items()):
         return "bad"
-    if record.outcome == "disconnected":
+    if record.outcome == "client_disconnected":
         return ""
     return "unknown" if None in times.values() else "good"
 

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Literal
 
-ClientOutcome = Literal["ok", "error", "rejected", "timeout", "invalid", "disconnected"]
-"""A part of :data:`slos.signals.OUTCOMES`; ``disconnected`` are the planned cancellations."""
-FAILED = ("error", "rejected", "timeout")
-"""Outcomes that are the server's failures."""
+from slos.outcomes import Outcome
 
 
 @dataclass(slots=True)
@@ -20,7 +16,8 @@ class RequestRecord:
 
     ``scheduled`` is the planned start, ``sent`` the actual one.  ``chunks`` are the arrivals of
     chunks with text.  ``input_tokens`` and ``output_tokens`` are the server's counts, None without
-    any.  A ``measured`` request was scheduled in the measured window.
+    any.  The outcome of a planned cancellation is ``client_disconnected``.  A ``measured`` request
+    was scheduled in the measured window.
     """
 
     number: int
@@ -30,7 +27,7 @@ class RequestRecord:
     sent: float = 0.0
     chunks: array[float] = field(default_factory=lambda: array("d"))
     ended: float = 0.0
-    outcome: ClientOutcome = "error"
+    outcome: Outcome = "error"
     reason: str = ""
     input_tokens: int | None = None
     output_tokens: int | None = None
@@ -81,10 +78,18 @@ class RequestRecord:
         return self.output_tokens == self.planned_tokens
 
 
-def outcome_of_status(status: int) -> ClientOutcome:
-    """Return the outcome of a request by its HTTP status, which is not 200."""
-    if status in (429, 503):
-        return "rejected"
-    if status in (408, 504):
-        return "timeout"
-    return "invalid" if 400 <= status < 500 else "error"
+_BY_STATUS: Mapping[int, Outcome] = {
+    402: "quota",
+    408: "timeout",
+    429: "quota",
+    504: "timeout",
+    529: "shed",
+}
+
+
+def outcome_of_status(status: int) -> Outcome:
+    """Return the outcome of a request by its HTTP status alone, which is not 200.
+
+    A sidecar also reads headers and text of the response (:mod:`exporter.outcome_rules`).
+    """
+    return _BY_STATUS.get(status, "invalid" if 400 <= status < 500 else "error")

@@ -11,6 +11,7 @@ from loadtest.session import EndpointRuns, LoadTestResult
 from loadtest.sidecar_comparison import SidecarComparison
 from loadtest.stack_comparison import StackComparison
 from promql.http_client import public
+from slos.outcomes import FAILURES
 from slos.text_table import text_table
 
 _HEADINGS = (
@@ -57,7 +58,7 @@ def _side(side: EndpointRuns) -> Iterator[str]:
 
 def _row(result: LevelResult) -> tuple[str, ...]:
     ttft, itl = result.latencies["scheduled_ttft"], result.latencies["itl"]
-    failed = sum(result.outcomes.get(each, 0) for each in ("error", "rejected", "timeout"))
+    failed = sum(result.outcomes.get(each, 0) for each in FAILURES)
     return (
         str(result.level),
         str(result.requests),

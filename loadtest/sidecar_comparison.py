@@ -15,6 +15,7 @@ from loadtest.level_result import values
 from loadtest.objectives import ClientObjective, verdict
 from loadtest.quantiles import nearest_rank
 from loadtest.records import RequestRecord
+from slos.outcomes import REFUSALS
 from slos.signals import SIGNALS
 
 Sample = tuple[str, Mapping[str, str], float]
@@ -164,7 +165,7 @@ def compare_sidecar(
     for signal in COMPARED:
         found = histogram_increase(before, after, SIGNALS[signal].metric, model)
         observed = values(records, signal)
-        left = sum(record.outcome in ("disconnected", "timeout") for record in records)
+        left = sum(record.outcome in ("client_disconnected", "timeout") for record in records)
         if signal == "itl" and left:
             missing.append(
                 f"itl: {left} clients left in mid-stream, and what was in flight then is on one "
@@ -183,7 +184,7 @@ def compare_sidecar(
     goodput = []
     for objective in objectives:
         if objective.indicator == "goodput":
-            results = _goodput_increase(before, after, objective.name, model)
+            results = _goodput_increase(before, after, objective, model)
             if results is None:
                 missing.append(f"{objective.name}: the sidecar does not evaluate it")
             else:
@@ -235,14 +236,15 @@ def _late_gaps(before: Sequence[Sample], after: Sequence[Sample]) -> float:
 
 
 def _goodput_increase(
-    before: Sequence[Sample], after: Sequence[Sample], objective: str, model: str
+    before: Sequence[Sample], after: Sequence[Sample], objective: ClientObjective, model: str
 ) -> tuple[float, float] | None:
     def of_objective(samples: Sequence[Sample]) -> list[Sample]:
-        return [each for each in samples if each[1].get("objective") == objective]
+        return [each for each in samples if each[1].get("objective") == objective.name]
 
     metric = SIGNALS["goodput"].metric
     found = _by_label(of_objective(before), of_objective(after), metric, model, "result")
-    return (found.get("good", 0.0), found.get("bad", 0.0)) if found else None
+    bad = ("bad", *(each for each in REFUSALS if each in objective.failed))
+    return (found.get("good", 0.0), sum(found.get(each, 0.0) for each in bad)) if found else None
 
 
 def _thresholds(signal: str, objectives: Iterable[ClientObjective]) -> Iterator[float]:

@@ -79,7 +79,7 @@ async def test_rates_search_presets_and_json(capsys: pytest.CaptureFixture[str])
         await run(url, *arguments, "--confidence", "60%", *preset)
         searched = json.loads(capsys.readouterr().out)
     outcomes = swept["endpoints"][0]["levels"][0]["outcomes"]
-    assert set(outcomes) == {"ok", "disconnected"}
+    assert set(outcomes) == {"ok", "client_disconnected"}
     assert "this is not an MLPerf result" in swept["notes"][0]
     assert "MLPerf runs at least 600 s" in swept["notes"][0]
     assert [each["limit"] for each in swept["endpoints"][0]["levels"][0]["objectives"]] == [

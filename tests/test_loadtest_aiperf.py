@@ -68,7 +68,7 @@ def test_failed_cancelled_and_warm_up_requests() -> None:
     warm["metadata"]["benchmark_phase"] = "warmup"
     run = run_of_export(text(rejected, lost, cancelled, warm), LEVEL, WORK)
     assert [(one.outcome, one.reason) for one in run.records] == [
-        ("rejected", "503"),
+        ("error", "503"),
         ("error", "ConnectionError"),
         ("timeout", "client"),
         ("ok", ""),

@@ -145,7 +145,7 @@ USAGE = event({"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens":
         ("chat", [ROLE, chat("a"), chat("b", "length"), USAGE, DONE], "ok", "", 2, 2),
         ("chat", [ROLE, chat("a"), chat("", "stop"), DONE], "ok", "", 1, None),
         ("chat", [chat("a"), chat("b", "stop")], "ok", "", 2, None),
-        ("chat", [chat("a"), chat("b")], "error", "truncated", 2, None),
+        ("chat", [chat("a"), chat("b")], "truncated", "truncated", 2, None),
         ("chat", [chat("a"), event({"error": "x"})], "error", "in_band", 1, None),
         ("chat", [b"data: {\n\n"], "error", "malformed", 0, None),
         ("chat", [b"data: []\n\n"], "error", "in_band", 0, None),
@@ -187,9 +187,9 @@ async def test_outcomes_of_streams(
         (400, "invalid"),
         (404, "invalid"),
         (408, "timeout"),
-        (429, "rejected"),
+        (429, "quota"),
         (500, "error"),
-        (503, "rejected"),
+        (503, "error"),
         (504, "timeout"),
         (302, "error"),
     ],
@@ -231,7 +231,7 @@ async def test_a_planned_cancellation_closes_the_connection() -> None:
     async with look_alike() as url:
         plan = RequestPlan(1, PromptClass(6), "a b c d e f", 200, cancel_after=3)
         record = await sent(url, plan=plan)
-    assert (record.outcome, record.reason, len(record.chunks)) == ("disconnected", "planned", 3)
+    assert (record.outcome, record.reason, len(record.chunks)) == ("client_disconnected", "planned", 3)
     assert record.tpot is None
 
 

@@ -106,9 +106,9 @@ async def sent(
     ("model", "outcome", "reason", "chunks"),
     [
         (FakeModel([b"a", b"", b"b"]), "ok", "", 2),
-        (FakeModel([b"a"], final=False), "error", "truncated", 1),
+        (FakeModel([b"a"], final=False), "truncated", "unended", 1),
         (FakeModel([b"a", "boom"]), "error", "in_band", 1),
-        (FakeModel([grpc.StatusCode.UNAVAILABLE]), "rejected", "UNAVAILABLE", 0),
+        (FakeModel([grpc.StatusCode.UNAVAILABLE]), "error", "UNAVAILABLE", 0),
         (FakeModel([b"a", grpc.StatusCode.INTERNAL]), "error", "INTERNAL", 1),
         (FakeModel([grpc.StatusCode.INVALID_ARGUMENT]), "invalid", "INVALID_ARGUMENT", 0),
     ],
@@ -157,7 +157,7 @@ async def test_a_planned_cancellation_and_an_unreachable_server() -> None:
     async with serving(FakeModel([b"a"] * 9)) as url:
         record = await sent(url, plan)
         unknown = await sent(url, model="other")
-    assert (record.outcome, len(record.chunks)) == ("disconnected", 2)
+    assert (record.outcome, len(record.chunks)) == ("client_disconnected", 2)
     assert (unknown.outcome, unknown.reason) == ("invalid", "NOT_FOUND")
     assert (await sent(url)).reason == "unreachable"
 

@@ -11,16 +11,17 @@ from loadtest.level import LevelRun
 from loadtest.level_result import level_result
 from loadtest.objectives import ClientObjective, client_objectives, evaluate, verdict
 from loadtest.presets import PRESETS, preset_objectives
-from loadtest.records import ClientOutcome, RequestRecord
+from loadtest.records import RequestRecord
 from loadtest.settings import LoadLevel
 from slos.load import load_file
+from slos.outcomes import Outcome
 
 ROOT = Path(__file__).parent.parent
 
 
 def record(
     *chunks: float,
-    outcome: ClientOutcome = "ok",
+    outcome: Outcome = "ok",
     ended: float | None = None,
     lag: float = 0.0,
     tokens: int | None = None,
@@ -45,7 +46,7 @@ def latency(indicator: str, threshold: float = 1.0) -> ClientObjective:
         ("ttft", record(outcome="error"), "bad"),
         ("ttft", record(outcome="ok"), "bad"),  # an empty response
         ("ttft", record(outcome="invalid"), ""),
-        ("ttft", record(0.5, outcome="disconnected"), "good"),
+        ("ttft", record(0.5, outcome="client_disconnected"), "good"),
         ("e2e", record(0.5, 1.0), "good"),
         ("e2e", record(0.5, 1.5), "bad"),
         ("e2e", record(0.5, outcome="error", ended=0.6), ""),
@@ -54,15 +55,18 @@ def latency(indicator: str, threshold: float = 1.0) -> ClientObjective:
         ("tpot", record(1.0, 2.0, 3.5), "bad"),
         ("tpot", record(1.0, 3.0, tokens=4), "good"),  # chunks of several tokens
         ("tpot", record(1.0), ""),
-        ("tpot", record(1.0, 9.0, outcome="disconnected"), ""),
+        ("tpot", record(1.0, 9.0, outcome="client_disconnected"), ""),
         ("max_gap", record(0.0, 1.0, 1.5), "good"),
         ("max_gap", record(0.0, 1.1, 1.5), "bad"),
         ("max_gap", record(0.0, 0.5, outcome="timeout", ended=5), "bad"),
         ("max_gap", record(0.0), ""),
         ("availability", record(9.0), "good"),
-        ("availability", record(outcome="rejected"), "bad"),
+        ("ttft", record(outcome="shed"), "bad"),
+        ("ttft", record(outcome="quota"), ""),
+        ("availability", record(outcome="shed"), "bad"),
+        ("availability", record(outcome="quota"), ""),
         ("availability", record(outcome="invalid"), ""),
-        ("availability", record(1.0, outcome="disconnected"), ""),
+        ("availability", record(1.0, outcome="client_disconnected"), ""),
         ("stream_completion", record(1.0, outcome="error"), "bad"),
         ("stream_completion", record(outcome="error"), ""),
         ("stream_completion", record(1.0), "good"),
@@ -86,8 +90,8 @@ GOODPUT = ClientObjective("chat/goodput", "goodput", 0.95, clauses={"ttft": 1.0,
         (record(1.0, tokens=9), "unknown"),  # all tokens in one chunk
         (record(outcome="ok"), "bad"),
         (record(0.5, outcome="error"), "bad"),
-        (record(0.5, outcome="disconnected"), ""),
-        (record(1.5, outcome="disconnected"), "bad"),
+        (record(0.5, outcome="client_disconnected"), ""),
+        (record(1.5, outcome="client_disconnected"), "bad"),
         (record(outcome="invalid"), ""),
     ],
 )

@@ -205,7 +205,7 @@ ROWS: list[Row] = [
     Row(dropped("rejected-shutting-down", 503), "draining", "503"),
     Row(dropped("rejected-context-cancelled", 503), "cancelled", "503"),
     Row(dropped("rejected-no-endpoints", 503), "error", "no_endpoints"),
-    Row(dropped("rejected-internal", 500), "error", "500"),
+    Row(dropped("rejected-internal", 500), "error", "router_error"),
     # Triton and TensorRT-LLM
     Row(http(503, '{"error":"Exceeds maximum queue size"}', GENERATE), "shed", "capacity"),
     Row(grpc(14, "Exceeds maximum queue size"), "shed", "capacity"),

@@ -150,7 +150,7 @@ def test_chunks_after_a_half_close_are_recorded_in_the_class() -> None:
     disconnected.started(other, 100.0)
     disconnected.closing(other, 100.1)
     disconnected.chunk(other, 100.2, 0)
-    disconnected.ended(other, 100.4, "disconnected", "", 100.2)
+    disconnected.ended(other, 100.4, "client_disconnected", "", 100.2)
     assert "ttft" not in {signal for signal, _, _ in classes(disconnected)}
 
 

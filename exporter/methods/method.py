@@ -31,5 +31,5 @@ FINISHED = (
     "finished requests are ok, including cancelled ones; failures are a lower bound: they exclude "
     f"errors that the model sends as a response, and {UNCOUNTED}"
 )
-NO_REASONS = "failures have no reason: errors include rejected and cancelled requests"
+NO_REASONS = "failures have no reason: errors include shed and cancelled requests"
 MEAN_ONLY = "count and sum only, so there is a mean but no percentiles"

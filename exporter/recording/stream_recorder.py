@@ -63,7 +63,7 @@ RETRIED = frozenset((*FAILURES, "quota", "client_disconnected"))
 _CONFIRMING = ("ok", "error")
 _NOT_CONFIRMING = (
     *("502", "503", "unavailable", "in_band", "closed", "reset"),
-    *("no_endpoints", "rejected-internal"),
+    *("no_endpoints", "router_error"),
 )
 # Reasons of invalid requests for a model that does not exist, or is not loaded.
 _NOT_FOUND = ("404", "not_found")

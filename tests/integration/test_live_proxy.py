@@ -116,6 +116,6 @@ async def test_requests_to_an_unreachable_server_are_counted() -> None:
         assert response.status == 502
     await tap.close()
     assert [event[3:5] for event in log.events if event[0] == "ended"] == [
-        ("rejected", "UNAVAILABLE"),
+        ("error", "UNAVAILABLE"),
         ("error", "502"),
     ]
