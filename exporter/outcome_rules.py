@@ -26,6 +26,7 @@ ERROR_BYTES: Final = 2048
 
 CODES: Final[Mapping[str, str]] = {
     "in_band": "an error inside a response with a successful status",
+    "accepted_400": "`400` without Content-Length: an error after Triton accepted the request",
     "finish": "finish reason of a response",
     "triton": "`nv_inference_request_failure{reason}`",
     "trtllm": "`trtllm_request_success_total{finished_reason}`",
@@ -62,8 +63,8 @@ class OutcomeRule:
 
 _FAILED = ("4xx", "5xx")
 _UNAVAILABLE = ("503", "UNAVAILABLE", "in_band")
-# Triton answers 400 to errors of a generate_stream request that it has accepted.
-_TRITON = ("503", "400", "UNAVAILABLE", "in_band")
+# Any other 400 may quote the request, so its text is no evidence of load shedding.
+_TRITON = ("503", "accepted_400", "UNAVAILABLE", "in_band")
 _DROPPED = "x-llm-d-request-dropped-reason"
 
 
@@ -93,10 +94,11 @@ RULES: Final[tuple[OutcomeRule, ...]] = (
         "shed",
         "capacity",
         "Triton, TensorRT-LLM C++ backend",
-        ("500", "400", "INTERNAL", "in_band"),
+        ("500", "accepted_400", "INTERNAL", "in_band"),
         text="Maximum queue size of ",
     ),
     OutcomeRule("draining", "", "Triton", _TRITON, text="has stopped accepting new"),
+    OutcomeRule("error", "400", "Triton", ("accepted_400",)),
     OutcomeRule("invalid", "", "Triton", ("UNAVAILABLE",), text="unknown model"),
     # vLLM, SGLang, Dynamo, Ray Serve
     OutcomeRule("shed", "capacity", "vLLM", _UNAVAILABLE, text="Request queue full."),

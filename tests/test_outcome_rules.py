@@ -56,6 +56,13 @@ def stream(
     return lambda: _watched(path, _head(200, fields) + (chunks + last).encode(), closed=not end)
 
 
+def accepted(body: str) -> Callable[[], Ended]:
+    """Return the end of a request that Triton accepts, and answers by 400 when it fails."""
+    fields = {"content-type": "application/json", "transfer-encoding": "chunked"}
+    chunks = f"{len(body):x}\r\n{body}\r\n0\r\n\r\n"
+    return lambda: _watched(GENERATE_STREAM, (_head(400, fields) + chunks.encode()))
+
+
 def reset(response: str = "") -> Callable[[], Ended]:
     """Return the end of a request whose server resets the connection after this response."""
 
@@ -212,6 +219,8 @@ ROWS: list[Row] = [
     Row(grpc_error("Exceeds maximum queue size"), "shed", "capacity"),
     Row(http(503, '{"error":"Request timeout expired"}', GENERATE), "shed", "deadline"),
     Row(grpc(14, "Request timeout expired"), "shed", "deadline"),
+    Row(accepted('{"error":"Request timeout expired"}'), "shed", "deadline"),
+    Row(accepted('{"error":"CUDA out of memory"}'), "error", "400"),
     Row(
         stream('data: {"error":"Request timeout expired"}\n\n', path=GENERATE_STREAM),
         "shed",
@@ -451,6 +460,8 @@ def test_text_of_an_error_is_not_exported() -> None:
 def test_an_invalid_request_that_quotes_a_text_stays_invalid() -> None:
     assert http(404, "The request queue is full.")() == ("invalid", "404")
     assert http(422, "upstream request timeout")() == ("invalid", "422")
+    quoted = "{\"error\":\"unexpected inference input 'Exceeds maximum queue size'\"}"
+    assert http(400, quoted, GENERATE)() == ("invalid", "400")
 
 
 def test_refusals_are_apart_from_failures() -> None:

@@ -243,9 +243,8 @@ class HttpExchange:
 
     def _end_by_status(self, time: float) -> None:
         """End a request whose response is an error."""
-        outcome, reason = outcome_of(str(self._status), self._headers, self._error)
-        failed_late = self._failed_late and outcome == "invalid"
-        self._end(time, "error" if failed_late else outcome, reason)
+        code = "accepted_400" if self._failed_late else str(self._status)
+        self._end(time, *outcome_of(code, self._headers, self._error))
 
     def _end_without(self, time: float, code: str) -> None:
         """End a response without its terminal event: truncated, unless the client closed first."""

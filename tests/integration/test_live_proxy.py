@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 
 import aiohttp
 import grpc
+import numpy as np
 import pytest
+import tritonclient.grpc as triton_grpc
+from tritonclient.utils import InferenceServerException
 
 from exporter.protocol.detection import observe
 from exporter.protocol.events import ObserverSettings
@@ -85,6 +89,58 @@ async def test_client_disconnect(test_triton: Triton) -> None:
         )
         await asyncio.to_thread(leave)
     assert outcomes(log) == {"client_disconnected": 1}
+
+
+@on_loop("uvloop")
+async def test_triton_sheds_by_queue_size_and_by_deadline(test_triton: Triton) -> None:
+    async with proxied(test_triton) as (ports, log), aiohttp.ClientSession() as session:
+
+        async def send(model: str) -> None:
+            url = f"http://127.0.0.1:{ports[0]}/v2/models/{model}/generate"
+            async with session.post(url, json={"text_input": "sleep 0.3"}) as response:
+                await response.read()
+
+        for model in ("bounded", "slow"):
+            await asyncio.gather(*(send(model) for _ in range(5)))
+    ends = reasons(log)
+    assert ends["bounded", "shed", "capacity"] >= 1
+    assert ends["slow", "shed", "deadline"] >= 1
+    assert {outcome for _, outcome, _ in ends} == {"ok", "shed"}
+
+
+@on_loop("uvloop")
+async def test_triton_sheds_over_grpc(test_triton: Triton) -> None:
+    async with proxied(test_triton) as (ports, log):
+        address = replace(test_triton, ports=ports).grpc
+        calls = (partial(infer, address, model, 10.0) for model in ("bounded", "slow") * 5)
+        await asyncio.gather(*(asyncio.to_thread(call) for call in calls))
+        busy = asyncio.to_thread(infer, address, "bounded", 10.0)
+        await asyncio.gather(busy, asyncio.to_thread(infer, address, "bounded", 0.1))
+    ends = reasons(log)
+    assert ends["bounded", "shed", "capacity"] >= 1
+    assert ends["slow", "shed", "deadline"] >= 1
+    left = [end for end in ends if end[1] == "client_disconnected"]
+    assert left, "a client that cancels resets its call"
+
+
+def reasons(log: WireLog) -> Counter[tuple[str, str, str]]:
+    """Count requests by model, outcome and reason."""
+    return Counter(
+        (log.streams[event[1]].model, event[3], event[4])
+        for event in log.events
+        if event[0] == "ended"
+    )
+
+
+def infer(address: str, model: str, seconds: float) -> None:
+    """Send a request by gRPC, and cancel it after some seconds."""
+    text = triton_grpc.InferInput("text_input", [1, 1], "BYTES")
+    text.set_data_from_numpy(np.array([["sleep 0.3"]], dtype=np.object_))
+    with (
+        triton_grpc.InferenceServerClient(address) as client,
+        suppress(InferenceServerException),
+    ):
+        client.infer(model, [text], client_timeout=seconds)
 
 
 @pytest.mark.parametrize("protocol", ["chat", "completions"])
