@@ -42,7 +42,7 @@ def answers(canary: Count, baseline: Count, *, up: float = 1.0) -> Callable[[str
             return [Sample({}, up)]
         if 'version="' not in query:
             count = Count(canary.bad + baseline.bad, canary.total + baseline.total)
-        bad = 'result="bad"' in query or '"error|timeout"' in query
+        bad = 'result=~"bad' in query or 'outcome=~"error' in query
         if "llm_requests_total" in query and bad:
             return [Sample({}, 0.0)]
         return [Sample({}, count.bad if bad else count.total)]
@@ -106,7 +106,7 @@ def test_counters_are_increases_over_the_window_at_the_given_time(file: str) -> 
     queries = [request["query"] for request in prometheus.requests]
     assert (
         'sum by (prompt_class) (increase(llm_slo_events_total{model="llama",signal="ttft",'
-        'threshold="0.8",result="bad",version="2"}[20m]))'
+        'threshold="0.8",result=~"bad|shed",version="2"}[20m]))'
     ) in queries
     assert {request["time"] for request in prometheus.requests} == {"1700000000.0"}
     assert not any("histogram_quantile" in query for query in queries)

@@ -460,7 +460,7 @@ def test_text_of_an_error_is_not_exported() -> None:
 def test_an_invalid_request_that_quotes_a_text_stays_invalid() -> None:
     assert http(404, "The request queue is full.")() == ("invalid", "404")
     assert http(422, "upstream request timeout")() == ("invalid", "422")
-    quoted = "{\"error\":\"unexpected inference input 'Exceeds maximum queue size'\"}"
+    quoted = '{"error":"unexpected inference input \'Exceeds maximum queue size\'"}'
     assert http(400, quoted, GENERATE)() == ("invalid", "400")
 
 
