@@ -106,7 +106,7 @@ async def sent(
     ("model", "outcome", "reason", "chunks"),
     [
         (FakeModel([b"a", b"", b"b"]), "ok", "", 2),
-        (FakeModel([b"a"], final=False), "truncated", "unended", 1),
+        (FakeModel([b"a"], final=False), "truncated", "truncated", 1),
         (FakeModel([b"a", "boom"]), "error", "in_band", 1),
         (FakeModel([grpc.StatusCode.UNAVAILABLE]), "error", "UNAVAILABLE", 0),
         (FakeModel([b"a", grpc.StatusCode.INTERNAL]), "error", "INTERNAL", 1),

@@ -226,7 +226,7 @@ def test_wasted_tokens_are_counted_by_tenant_from_zero() -> None:
     begun = [one for one in measurements(recorder) if one.signal == "tenant_wasted_tokens"]
     assert [*begun[0].samples.values()] == [0.0, 0.0]
     closed = ("closing", 101.5)
-    end = ended(110.0, "disconnected", "", stopped=109.5)
+    end = ended(110.0, "client_disconnected", "", stopped=109.5)
     play(recorder, stream(tenant="acme"), *chunks(101.0), closed, *chunks(107.0, 108.0), end)
     assert value(recorder, "tenant_wasted_tokens", tenant="acme") == 2
     assert value(recorder, "tenant_wasted_tokens", tenant="other") == 0
