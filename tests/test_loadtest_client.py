@@ -231,7 +231,11 @@ async def test_a_planned_cancellation_closes_the_connection() -> None:
     async with look_alike() as url:
         plan = RequestPlan(1, PromptClass(6), "a b c d e f", 200, cancel_after=3)
         record = await sent(url, plan=plan)
-    assert (record.outcome, record.reason, len(record.chunks)) == ("client_disconnected", "planned", 3)
+    assert (record.outcome, record.reason, len(record.chunks)) == (
+        "client_disconnected",
+        "planned",
+        3,
+    )
     assert record.tpot is None
 
 
