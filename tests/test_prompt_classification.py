@@ -21,8 +21,9 @@ from exporter.samples import Distribution, Measurement, Snapshot
 from exporter.store.increase import summed
 from exporter.store.store import Store
 from slos.model import Objective
+from slos.outcomes import OUTCOMES
 from slos.prompt_classes import PromptClasses
-from slos.signals import OUTCOMES, PROMPT_CLASS, SIGNALS
+from slos.signals import PROMPT_CLASS, SIGNALS
 from tests.service_example import service
 from tests.test_stream_recorder import (
     chunks,
