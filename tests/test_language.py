@@ -99,7 +99,7 @@ def selected(rules: dict[str, list[dict[str, Any]]], slo: str) -> set[str]:
     """Return the selectors of an objective's total without its own labels."""
     [total] = [rule for rule in rules[TOTAL] if rule["labels"]["slo"] == slo]
     found = re.findall(r"\{(.*?)\}", total["expr"])
-    return {re.sub(r",(outcome|le|phase)=.*", "", each) for each in found}
+    return {re.sub(r",(outcome|le|phase|result)=.*", "", each) for each in found}
 
 
 def test_selectors_and_labels_of_the_nearest_level_win(
@@ -196,7 +196,8 @@ OF_FILES = {
         "2: service: is not a known key. Fix: write services.",
         "3: services[0]: is a number. Fix: write a mapping with the keys service, owner, "
         "description, selector, window, labels, runbooks, dashboards, histograms, rules, "
-        "prompt_classes, objectives, alerting, budget_policy, rollout, autoscaling, quotas.",
+        "prompt_classes, objectives, alerting, error_budget, budget_policy, rollout, autoscaling, "
+        "quotas.",
     ],
     "selector: {le: '1', tenant: a}\nwindow: 7\nservices:\n  - service: chat\n  - service: chat\n"
     "    objectives: [{name: up, indicator: ttft, threshold: 1s, target: 9%}]\n": [
