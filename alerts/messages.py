@@ -28,7 +28,7 @@ from slos.durations import format_duration
 from slos.events import MINUTE
 from slos.indicator_events import counters
 from slos.indicators import threshold_text
-from slos.model import PolicyStep, Service, TierName
+from slos.model import PolicyStep, TierName
 from slos.plan import Plan, PlannedAlert, PlannedObjective
 from slos.signals import SIGNALS
 
@@ -232,8 +232,8 @@ def _needed(plan: Plan, planned: PlannedObjective) -> str:
     if planned.indicator.in_slices:
         metrics = dict.fromkeys(SIGNALS[key].metric for key in planned.indicator.signals)
         return " or no ".join(metrics)
-    # Of the service, only its name: the selector is in the query.
-    _, total = counters(planned.objective, Service("", plan.service.service, Decimal(0), ()))
+    # Without the selector of the service: it is in the query.
+    _, total = counters(planned.objective, replace(plan.service, selector={}))
     return str(total)
 
 

@@ -131,12 +131,14 @@ def _is_counted(plan: Plan, planned: PlannedObjective) -> bool:
 
 
 def _series(plan: Plan, planned: PlannedObjective) -> Iterator[tuple[str, Labels]]:
-    """Yield series of every outcome, of the selected servers and of others."""
+    """Yield series of every outcome, and of other servers those that would count."""
     selected = plan.service.selects(planned.objective)
     others = [{**selected, name: f"{_OTHER}-{text}"} for name, text in selected.items()]
-    for chosen in (selected, *others[:1]):
-        for metric, labels in _outcomes(plan, planned):
-            yield metric_with(metric, (*chosen, *labels)), {**chosen, **labels}
+    for metric, labels in _outcomes(plan, planned):
+        own = {**selected, **labels}
+        counts, _ = _counts(plan, planned, own)
+        for series in (own, *({**other, **labels} for other in others[:1] if counts)):
+            yield metric_with(metric, series), series
 
 
 def _outcomes(plan: Plan, planned: PlannedObjective) -> Iterator[tuple[str, Labels]]:

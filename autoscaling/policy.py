@@ -141,10 +141,12 @@ def _signals(service: Service, autoscaling: Autoscaling, namespace: str) -> Iter
         yield signal("tokens-in-flight", about, queries.tokens_demand(scope, tokens))
     if objective := goodput_objective(service, autoscaling):
         least = objective.alerting.of(service.alerting).min_bad_events
+        sheds = "shed" in service.spending(objective)
+        spent = "latency and load shedding" if sheds else "latency"
         yield signal(
             "goodput",
-            f"burn rate of {objective.name} by latency, times the replicas, at most twice them",
-            queries.goodput_demand(scope, objective, service.service, least),
+            f"burn rate of {objective.name} by {spent}, times the replicas, at most twice them",
+            queries.goodput_demand(scope, objective, service, least),
         )
     if autoscaling.wake:
         about = "the first replica, while requests wait"

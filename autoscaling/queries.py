@@ -26,7 +26,7 @@ from promql.query import read_query
 from slos.durations import parse_duration
 from slos.indicator_events import own_matchers, usage_ratio
 from slos.indicators import among
-from slos.model import Objective
+from slos.model import Objective, Service
 from slos.queries import INSTANCE, Scope
 from slos.signals import OUTCOME_CLAUSE, RESULTS, SIGNALS
 
@@ -71,17 +71,24 @@ def tokens_demand(scope: Scope, per_replica: int) -> Expr:
     return aggregate("avg", tokens) * _servers(scope, tokens) / number(per_replica)
 
 
-def goodput_demand(scope: Scope, objective: Objective, service: str, least_bad: int) -> Expr:
-    """Multiply the replicas by the burn rate of an objective, of failed latency clauses only.
+def goodput_demand(scope: Scope, objective: Objective, service: Service, least_bad: int) -> Expr:
+    """Multiply the replicas by the burn rate of an objective, as far as replicas reduce it.
 
-    The demand is 0 below ``least_bad`` bad requests in the window, and without requests.
+    These are requests that fail a latency clause and, if they spend the error budget, shed ones: a
+    server with a bounded queue sheds load while latency and queue look well.  More replicas do not
+    help other failures, nor clients over their quota.  The demand is 0 below ``least_bad`` such
+    requests in the window, and without requests.
     """
     metric = SIGNALS["goodput"].metric
-    of = own_matchers(objective, service)
+    of = own_matchers(objective, service.service)
+    shed = tuple(each for each in service.spending(objective) if each == "shed")
     late = (*of, Matcher("result", "=", "bad"), Matcher("clause", "!=", OUTCOME_CLAUSE))
+    spent = scope.rate(metric, *late)
+    if shed:
+        spent = spent + scope.rate(metric, *of, among("result", shed))
     seconds = parse_duration(scope.window)
-    bad = scope.rate(metric, *late).compare(">=", number(_rounded(least_bad / seconds)))
-    total = _measured(scope.rate(metric, *of, among("result", RESULTS)))
+    bad = spent.compare(">=", number(_rounded(least_bad / seconds)))
+    total = _measured(scope.rate(metric, *of, among("result", (*RESULTS, *shed))))
     burn = bad / total / number(1 - objective.target)
     bounded = call("clamp_max", burn, number(MOST_BURN)).or_(total * number(0))
     return bounded * _servers(scope, aggregate("group", scope.series(_MODELS), _TARGET))

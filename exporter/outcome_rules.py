@@ -244,7 +244,7 @@ def rule_for(code: str, headers: Mapping[str, str], text: bytes) -> OutcomeRule 
 def outcome_of(
     code: str, headers: Mapping[str, str] | None = None, text: bytes = b""
 ) -> tuple[Outcome, str]:
-    """Return outcome and reason of a response; one that no rule knows is an error."""
+    """Return outcome and reason of a response; a response without a rule is an error."""
     return classify(code, headers, text) or ("error", code.rpartition(":")[2])
 
 

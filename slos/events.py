@@ -89,8 +89,11 @@ class Counting:
         """Return events in the unit of this counting."""
         return per_second if self.seconds == 1 else per_second * number(self.seconds)
 
-    def each(self, counter: Vector) -> Expr:
+    def each(self, counter: Vector, earlier: Vector | None = None) -> Expr:
         """Return the increase of each series of a counter.
+
+        ``earlier`` selects the values of the minute before.  It may select more series: subtraction
+        drops those without a later value.
 
         Increases between two evaluations add up to the increase over any window, at any scrape
         interval; ``rate`` extrapolates at both ends.  A counter has no increase in the minute in
@@ -98,7 +101,8 @@ class Counting:
         """
         if not self.differs:
             return self.scaled(self.rate(counter))
-        return (self._last(counter) - self._before(counter)).compare(">=", number(0))
+        increase = self._last(counter) - self._before(earlier or counter)
+        return increase.compare(">=", number(0))
 
     def observations(self, histogram: Vector) -> Expr:
         """Return the observations of native histograms, per second or in the last minute.
@@ -111,11 +115,11 @@ class Counting:
         grown = Binary(call("histogram_count", last), ">=", call("histogram_count", before))
         return (last - before).and_(grown)
 
-    def events(self, counter: Vector) -> Expr:
-        """Return the sum of the increases of a counter's series."""
+    def events(self, counter: Vector, earlier: Vector | None = None) -> Expr:
+        """Return the sum of the increases of a counter's series; ``earlier`` as in :meth:`each`."""
         if self.plain:
             return self.scaled(self.sum(self.rate(counter)))
-        return self.sum(self.each(counter))
+        return self.sum(self.each(counter, earlier))
 
     def events_with_new_series(
         self, counter: Vector, reference: Vector, matching: Matching

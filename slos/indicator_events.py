@@ -143,7 +143,17 @@ def counted(objective: Objective, service: Service, counting: Counting) -> Event
         return _slice_events(objective, chosen, counting)
     bad, total = counters(objective, service, counting.by)
     # Without series of bad events there is no error ratio; the sidecar serves them from the start.
-    return Events(counting.events(bad), counting.events(total), absent(bad))
+    of_bad, of_all = (counting.events(each, _of_any_verdict(each)) for each in (bad, total))
+    return Events(of_bad, of_all, absent(bad))
+
+
+def _of_any_verdict(counter: Vector) -> Vector:
+    """Select the counter without its matcher of several verdicts, which is the last one.
+
+    A list of outcomes is long, and an increase needs it only once.
+    """
+    *others, verdict = counter.matchers
+    return replace(counter, matchers=tuple(others)) if verdict.op == "=~" else counter
 
 
 def counters(

@@ -277,13 +277,13 @@ def test_counters_continue_between_phases() -> None:
     assert values(InputSeries("x", (), True, bad, good), phases) == "0 0+0x2 1+0x1 stale _x1 0+0x0"
 
 
-def test_absent_goodput_is_described_by_its_metric() -> None:
-    (rules,) = (
-        text
-        for name, text in alerts.files(
-            example(objective("goodput", "0.95")), source="slo.yaml", version="0.1.0"
-        ).items()
-        if name.endswith("chat.rules.yaml")
-    )
-    described = re.findall(r"Prometheus has no llm_goodput_requests_total\{(.*?)\}", rules)
-    assert described == ['objective="chat/goodput",result=~"good|bad"']
+@pytest.mark.parametrize(
+    ("error_budget", "results"),
+    [({}, "good|bad|shed"), ({"shed": False, "quota": True}, "good|bad|quota")],
+)
+def test_absent_goodput_is_described_by_its_metric(
+    error_budget: dict[str, bool], results: str
+) -> None:
+    text = made(example(objective("goodput", "0.95"), error_budget=error_budget), "rules")
+    described = re.findall(r"Prometheus has no llm_goodput_requests_total\{(.*?)\}", text)
+    assert described == [f'objective="chat/goodput",result=~"{results}"']

@@ -22,8 +22,8 @@ SETTINGS = Autoscaling(
 LABELS = 'model="llama",namespace="prod"'
 
 
-def policy(settings: Autoscaling = SETTINGS) -> ScalingPolicy:
-    plan = example(objective("goodput", "0.95"), autoscaling=settings)
+def policy(settings: Autoscaling = SETTINGS, **of_service: object) -> ScalingPolicy:
+    plan = example(objective("goodput", "0.95"), autoscaling=settings, **of_service)
     return policy_of(plan, settings)
 
 
@@ -40,6 +40,8 @@ def sidecar(
     good: str = "0+60x40",
     bad: str = "0x40",
     failed: str = "0x40",
+    shed: str = "0x40",
+    quota: str = "0x40",
     up: str = "1x40",
 ) -> dict[str, str]:
     """Return the series of one sidecar, a sample every 15 seconds."""
@@ -55,13 +57,15 @@ def sidecar(
         f'{goodput},result="good"}}': good,
         f'{goodput},result="bad",clause="ttft"}}': bad,
         f'{goodput},result="bad",clause="outcome"}}': failed,
+        f'{goodput},result="shed",clause="outcome"}}': shed,
+        f'{goodput},result="quota",clause="outcome"}}': quota,
     }
 
 
 def gone(name: str) -> dict[str, str]:
     """Return the series of a sidecar whose scrapes fail from the third minute on."""
     dead = "9x8 stale"
-    return sidecar(name, dead, dead, dead, dead, dead, dead, up="1x8 0x32")
+    return sidecar(name, dead, dead, dead, dead, dead, dead, dead, dead, up="1x8 0x32")
 
 
 def deleted(name: str) -> dict[str, str]:
@@ -128,6 +132,18 @@ CASES: dict[str, tuple[dict[str, str], dict[str, object]]] = {
         sidecar("a", failed="0+60x40"),
         {"goodput": 0},
     ),
+    "shed requests count": (  # 4.5 of 60
+        sidecar("a", good="0+55.5x40", shed="0+4.5x40"),
+        {"goodput": "1.5"},
+    ),
+    "late and shed requests add up": (
+        sidecar("a", good="0+55.5x40", bad="0+1.5x40", shed="0+3x40"),
+        {"goodput": "1.5"},
+    ),
+    "requests over a quota do not count": (
+        sidecar("a", quota="0+60x40"),
+        {"goodput": 0},
+    ),
     "a counter reset is no burn, and no gap": (
         sidecar("a", good="0+60x33 0+60x6", bad="0x40"),
         {"goodput": 0},
@@ -178,6 +194,15 @@ def test_the_demand_is_one_element_or_none(promtool: Path, tmp_path: Path) -> No
         test["input_series"] = [{"series": one, "values": values} for one, values in series.items()]
         tests.append(test)
     check(promtool, tmp_path, tests)
+
+
+def test_shed_requests_count_only_if_they_spend_the_error_budget(
+    promtool: Path, tmp_path: Path
+) -> None:
+    test = expected("shed", policy(error_budget={"shed": False, "quota": True}), {"goodput": 0})
+    series = sidecar("a", shed="0+60x40", quota="0+60x40")
+    test["input_series"] = [{"series": one, "values": values} for one, values in series.items()]
+    check(promtool, tmp_path, [test])
 
 
 def test_without_scale_to_zero_no_series_is_never_idle(promtool: Path, tmp_path: Path) -> None:

@@ -550,7 +550,7 @@ def test_goodput_panel_shows_the_failing_clauses_of_its_objective():
     (clauses,) = (panel for panel in panels if panel["title"] == "Failing clause")
     (target,) = clauses["targets"]
     assert target["expr"].startswith("sum by (result, clause)")
-    assert 'objective="chat/goodput",result=~"bad|unknown"' in target["expr"]
+    assert 'objective="chat/goodput",result=~"bad|shed|unknown"' in target["expr"]
 
 
 def test_a_dashboard_with_many_objectives_shows_the_selected_one():

@@ -97,10 +97,11 @@ def test_headroom_is_evaluated_every_minute() -> None:
 
 def test_latencies_count_the_events_of_their_threshold() -> None:
     made = recorded_events(objective("ttft"), service(selector={"model": "llama"}))
-    of = 'model="llama",signal="ttft",threshold="0.8",result=~"good|bad|shed"'
-    events_ = f"llm_slo_events_total{{{of}}}"
+    of = 'model="llama",signal="ttft",threshold="0.8"'
+    events_ = f'llm_slo_events_total{{{of},result=~"good|bad|shed"}}'
+    earlier = f"llm_slo_events_total{{{of}}}"
     assert str(made.total) == (
-        f"sum(last_over_time({events_}[30m]) - last_over_time({events_}[30m] offset 1m) >= 0)"
+        f"sum(last_over_time({events_}[30m]) - last_over_time({earlier}[30m] offset 1m) >= 0)"
     )
     assert str(made.bad) == str(made.total).replace("good|bad", "bad")
 

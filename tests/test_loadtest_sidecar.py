@@ -144,7 +144,7 @@ def test_gaps_that_the_sidecar_excluded_are_no_disagreement() -> None:
 
 def test_gaps_are_not_compared_if_clients_left() -> None:
     observed = records()
-    observed[0].outcome = "disconnected"
+    observed[0].outcome = "client_disconnected"
     after = scrape(records())
     found = compare_sidecar("http://sidecar", [], after, observed, "m", OBJECTIVES)
     assert found.missing == (

@@ -1,4 +1,4 @@
-"""Recognition of outcomes: for every rule the bytes of the server or gateway that it is about.
+"""Recognition of outcomes: for every rule the bytes that its server or gateway sends.
 
 The bodies are those of the servers: recorded from Triton, nginx and HAProxy, else written after the
 source or the documentation of the sender.
@@ -194,7 +194,7 @@ def sglang(message: str) -> Callable[[], Ended]:
 
 
 @dataclass(frozen=True)
-class Row:
+class OutcomeCase:
     """What a server sends, and the outcome and reason that follow."""
 
     ended: Callable[[], Ended]
@@ -202,31 +202,31 @@ class Row:
     reason: str
 
 
-ROWS: list[Row] = [
+CASES: list[OutcomeCase] = [
     # llm-d
-    Row(dropped("rejected-saturated"), "shed", "capacity"),
-    Row(dropped("rejected-ttl-expired", 503), "shed", "deadline"),
-    Row(dropped("evicted-priority"), "shed", "priority"),
-    Row(dropped("evicted-queue-pressure"), "shed", "capacity"),
-    Row(dropped("evicted"), "shed", "capacity"),
-    Row(dropped("rejected-shutting-down", 503), "draining", "503"),
-    Row(dropped("rejected-context-cancelled", 503), "cancelled", "503"),
-    Row(dropped("rejected-no-endpoints", 503), "error", "no_endpoints"),
-    Row(dropped("rejected-internal", 500), "error", "router_error"),
+    OutcomeCase(dropped("rejected-saturated"), "shed", "capacity"),
+    OutcomeCase(dropped("rejected-ttl-expired", 503), "shed", "deadline"),
+    OutcomeCase(dropped("evicted-priority"), "shed", "priority"),
+    OutcomeCase(dropped("evicted-queue-pressure"), "shed", "capacity"),
+    OutcomeCase(dropped("evicted"), "shed", "capacity"),
+    OutcomeCase(dropped("rejected-shutting-down", 503), "draining", "503"),
+    OutcomeCase(dropped("rejected-context-cancelled", 503), "cancelled", "503"),
+    OutcomeCase(dropped("rejected-no-endpoints", 503), "error", "no_endpoints"),
+    OutcomeCase(dropped("rejected-internal", 500), "error", "router_error"),
     # Triton and TensorRT-LLM
-    Row(http(503, '{"error":"Exceeds maximum queue size"}', GENERATE), "shed", "capacity"),
-    Row(grpc(14, "Exceeds maximum queue size"), "shed", "capacity"),
-    Row(grpc_error("Exceeds maximum queue size"), "shed", "capacity"),
-    Row(http(503, '{"error":"Request timeout expired"}', GENERATE), "shed", "deadline"),
-    Row(grpc(14, "Request timeout expired"), "shed", "deadline"),
-    Row(accepted('{"error":"Request timeout expired"}'), "shed", "deadline"),
-    Row(accepted('{"error":"CUDA out of memory"}'), "error", "400"),
-    Row(
+    OutcomeCase(http(503, '{"error":"Exceeds maximum queue size"}', GENERATE), "shed", "capacity"),
+    OutcomeCase(grpc(14, "Exceeds maximum queue size"), "shed", "capacity"),
+    OutcomeCase(grpc_error("Exceeds maximum queue size"), "shed", "capacity"),
+    OutcomeCase(http(503, '{"error":"Request timeout expired"}', GENERATE), "shed", "deadline"),
+    OutcomeCase(grpc(14, "Request timeout expired"), "shed", "deadline"),
+    OutcomeCase(accepted('{"error":"Request timeout expired"}'), "shed", "deadline"),
+    OutcomeCase(accepted('{"error":"CUDA out of memory"}'), "error", "400"),
+    OutcomeCase(
         stream('data: {"error":"Request timeout expired"}\n\n', path=GENERATE_STREAM),
         "shed",
         "deadline",
     ),
-    Row(
+    OutcomeCase(
         http(
             500,
             '{"error":"Executor failed process requestId 7 due to the following error: Encountered '
@@ -237,7 +237,7 @@ ROWS: list[Row] = [
         "shed",
         "capacity",
     ),
-    Row(
+    OutcomeCase(
         grpc_error(
             "[request id: 7] Server is stopping, scheduler for model has stopped accepting new "
             "inference requests"
@@ -245,25 +245,27 @@ ROWS: list[Row] = [
         "draining",
         "in_band",
     ),
-    Row(
+    OutcomeCase(
         grpc(14, "GRPC server is shutting down and has stopped accepting new requests."),
         "draining",
         "UNAVAILABLE",
     ),
-    Row(grpc(14, "Request for unknown model: 'm' is not found"), "invalid", "UNAVAILABLE"),
-    Row(http(404, '{"error":"Request for unknown model"}', GENERATE), "invalid", "404"),
+    OutcomeCase(grpc(14, "Request for unknown model: 'm' is not found"), "invalid", "UNAVAILABLE"),
+    OutcomeCase(http(404, '{"error":"Request for unknown model"}', GENERATE), "invalid", "404"),
     # Engines behind OpenAI-style APIs
-    Row(http(503, '{"error":{"message":"Request queue full.","code":503}}'), "shed", "capacity"),
-    Row(
+    OutcomeCase(
+        http(503, '{"error":{"message":"Request queue full.","code":503}}'), "shed", "capacity"
+    ),
+    OutcomeCase(
         http(503, '{"error":{"message":"Request queue reached max pending tokens limit."}}'),
         "shed",
         "capacity",
     ),
-    Row(sglang("The request queue is full."), "shed", "capacity"),
-    Row(sglang("The request is aborted by a higher priority request."), "shed", "priority"),
-    Row(sglang("Request waiting timeout reached."), "shed", "deadline"),
-    Row(sglang("Request running timeout reached."), "timeout", "total"),
-    Row(
+    OutcomeCase(sglang("The request queue is full."), "shed", "capacity"),
+    OutcomeCase(sglang("The request is aborted by a higher priority request."), "shed", "priority"),
+    OutcomeCase(sglang("Request waiting timeout reached."), "shed", "deadline"),
+    OutcomeCase(sglang("Request running timeout reached."), "timeout", "total"),
+    OutcomeCase(
         http(
             503,
             '{"message":"Service temporarily unavailable: All workers are busy, please retry '
@@ -272,8 +274,8 @@ ROWS: list[Row] = [
         "shed",
         "capacity",
     ),
-    Row(http(529, '{"message":"All workers are busy"}'), "shed", "capacity"),
-    Row(
+    OutcomeCase(http(529, '{"message":"All workers are busy"}'), "shed", "capacity"),
+    OutcomeCase(
         http(
             503,
             "Request dropped due to backpressure (num_queued_requests=2, max_queued_requests=2).",
@@ -281,21 +283,21 @@ ROWS: list[Row] = [
         "shed",
         "capacity",
     ),
-    Row(http(503, "pending request queue full\n"), "shed", "capacity"),
+    OutcomeCase(http(503, "pending request queue full\n"), "shed", "capacity"),
     # Envoy
-    Row(http(503, OVERFLOW, x_envoy_overloaded="true"), "shed", "capacity"),
-    Row(grpc(14, OVERFLOW), "shed", "capacity"),
-    Row(http(429, "", x_envoy_ratelimited="true"), "quota", "429"),
-    Row(grpc(14, "local_rate_limited"), "quota", "UNAVAILABLE"),
-    Row(http(504, "stream timeout"), "timeout", "idle"),
-    Row(http(504, "upstream max stream duration reached"), "timeout", "total"),
-    Row(http(504, "upstream request timeout"), "timeout", "504"),
-    Row(grpc(14, "upstream request timeout"), "timeout", "UNAVAILABLE"),
+    OutcomeCase(http(503, OVERFLOW, x_envoy_overloaded="true"), "shed", "capacity"),
+    OutcomeCase(grpc(14, OVERFLOW), "shed", "capacity"),
+    OutcomeCase(http(429, "", x_envoy_ratelimited="true"), "quota", "429"),
+    OutcomeCase(grpc(14, "local_rate_limited"), "quota", "UNAVAILABLE"),
+    OutcomeCase(http(504, "stream timeout"), "timeout", "idle"),
+    OutcomeCase(http(504, "upstream max stream duration reached"), "timeout", "total"),
+    OutcomeCase(http(504, "upstream request timeout"), "timeout", "504"),
+    OutcomeCase(grpc(14, "upstream request timeout"), "timeout", "UNAVAILABLE"),
     # Other gateways
-    Row(http(504, NGINX_504), "timeout", "idle"),
-    Row(http(504, HAPROXY_504), "timeout", "idle"),
-    Row(http(504, ALB_504), "timeout", "idle"),
-    Row(
+    OutcomeCase(http(504, NGINX_504), "timeout", "idle"),
+    OutcomeCase(http(504, HAPROXY_504), "timeout", "idle"),
+    OutcomeCase(http(504, ALB_504), "timeout", "idle"),
+    OutcomeCase(
         http(
             429,
             '{"error":{"message":"No deployments available for selected model, Try again in 5 '
@@ -304,26 +306,26 @@ ROWS: list[Row] = [
         "shed",
         "capacity",
     ),
-    Row(
+    OutcomeCase(
         http(
             400, '{"error":{"message":"Budget has been exceeded! Current cost: 2, Max budget: 1"}}'
         ),
         "quota",
         "400",
     ),
-    Row(http(422, '{"errors":[{"code":"budget_exceeded"}]}'), "quota", "422"),
-    Row(
+    OutcomeCase(http(422, '{"errors":[{"code":"budget_exceeded"}]}'), "quota", "422"),
+    OutcomeCase(
         http(503, "", **{"X-AI-RateLimit-Remaining-ai-proxy": "0", "Retry-After": "9"}),
         "quota",
         "503",
     ),
-    Row(
+    OutcomeCase(
         http(429, '{"message":"AI token rate limit exceeded for provider(s): openai"}'),
         "quota",
         "429",
     ),
     # Errors inside a response
-    Row(
+    OutcomeCase(
         stream(
             'event: error\ndata: {"type":"error","error":{"type":"overloaded_error"}}\n\n',
             path="/v1/messages",
@@ -331,7 +333,7 @@ ROWS: list[Row] = [
         "shed",
         "capacity",
     ),
-    Row(
+    OutcomeCase(
         stream(
             'event: error\ndata: {"type":"error","error":{"type":"rate_limit_error"}}\n\n',
             path="/v1/messages",
@@ -339,27 +341,27 @@ ROWS: list[Row] = [
         "quota",
         "in_band",
     ),
-    Row(stream(event(error={"code": "rate_limit_exceeded"})), "quota", "in_band"),
-    Row(stream(event(error={"code": "insufficient_quota"})), "quota", "in_band"),
-    Row(stream(event(error={"message": "CUDA out of memory"})), "error", "in_band"),
+    OutcomeCase(stream(event(error={"code": "rate_limit_exceeded"})), "quota", "in_band"),
+    OutcomeCase(stream(event(error={"code": "insufficient_quota"})), "quota", "in_band"),
+    OutcomeCase(stream(event(error={"message": "CUDA out of memory"})), "error", "in_band"),
     # HTTP
-    Row(http(503, "busy", Retry_After="1"), "shed", "capacity"),
-    Row(http(402), "quota", "402"),
-    Row(http(408), "timeout", "408"),
-    Row(http(499), "cancelled", "499"),
-    Row(http(200, "{}"), "ok", ""),
-    Row(http(302), "invalid", "302"),
-    Row(http(502), "error", "502"),
+    OutcomeCase(http(503, "busy", Retry_After="1"), "shed", "capacity"),
+    OutcomeCase(http(402), "quota", "402"),
+    OutcomeCase(http(408), "timeout", "408"),
+    OutcomeCase(http(499), "cancelled", "499"),
+    OutcomeCase(http(200, "{}"), "ok", ""),
+    OutcomeCase(http(302), "invalid", "302"),
+    OutcomeCase(http(502), "error", "502"),
     # gRPC
-    Row(grpc(0), "ok", ""),
-    Row(grpc(1), "cancelled", "CANCELLED"),
-    Row(grpc(4), "timeout", "total"),
-    Row(grpc(8), "shed", "capacity"),
-    Row(grpc(13), "error", "INTERNAL"),
-    Row(grpc(3), "invalid", "INVALID_ARGUMENT"),
+    OutcomeCase(grpc(0), "ok", ""),
+    OutcomeCase(grpc(1), "cancelled", "CANCELLED"),
+    OutcomeCase(grpc(4), "timeout", "total"),
+    OutcomeCase(grpc(8), "shed", "capacity"),
+    OutcomeCase(grpc(13), "error", "INTERNAL"),
+    OutcomeCase(grpc(3), "invalid", "INVALID_ARGUMENT"),
     # Ends of connections and streams
-    Row(http2(lambda connection: connection.reset(SERVER, 7)), "shed", "capacity"),
-    Row(
+    OutcomeCase(http2(lambda connection: connection.reset(SERVER, 7)), "shed", "capacity"),
+    OutcomeCase(
         http2(
             lambda connection: connection.send(
                 SERVER, frame(GOAWAY, 0, 0, struct.pack(">II", 0, 0))
@@ -368,39 +370,39 @@ ROWS: list[Row] = [
         "draining",
         "goaway",
     ),
-    Row(closed, "error", "closed"),
-    Row(reset(), "error", "reset"),
-    Row(stream(CHUNK), "truncated", "unended"),
-    Row(stream(CHUNK, end=False), "truncated", "closed"),
-    Row(reset(CHUNK), "truncated", "reset"),
+    OutcomeCase(closed, "error", "closed"),
+    OutcomeCase(reset(), "error", "reset"),
+    OutcomeCase(stream(CHUNK), "truncated", "unended"),
+    OutcomeCase(stream(CHUNK, end=False), "truncated", "closed"),
+    OutcomeCase(reset(CHUNK), "truncated", "reset"),
     # Finish reasons
-    Row(stream(CHUNK.replace("null", '"timeout"')), "timeout", "total"),
-    Row(stream(CHUNK.replace("null", '"abort"')), "cancelled", "abort"),
-    Row(stream(CHUNK.replace("null", '"error"')), "error", "error"),
+    OutcomeCase(stream(CHUNK.replace("null", '"timeout"')), "timeout", "total"),
+    OutcomeCase(stream(CHUNK.replace("null", '"abort"')), "cancelled", "abort"),
+    OutcomeCase(stream(CHUNK.replace("null", '"error"')), "error", "error"),
     # Counters
-    Row(counter("triton", "REJECTED"), "shed", "deadline"),
-    Row(counter("triton", "CANCELED"), "cancelled", "canceled"),
-    Row(counter("triton", "BACKEND"), "error", "backend"),
-    Row(counter("triton"), "error", ""),
-    Row(counter("trtllm", "length"), "ok", "length"),
-    Row(counter("trtllm", "timeout"), "timeout", "total"),
-    Row(counter("trtllm", "cancelled"), "cancelled", "cancelled"),
-    Row(counter("trtllm", "error"), "error", "error"),
-    Row(counter("vllm", "stop"), "ok", "stop"),
-    Row(counter("vllm", "abort"), "client_disconnected", "abort"),
-    Row(counter("vllm", "error"), "error", "error"),
-    Row(counter("vllm_admission"), "shed", "capacity"),
-    Row(counter("sglang", "abort"), "client_disconnected", "abort"),
-    Row(counter("sglang", "unheard of"), "error", "unknown"),
+    OutcomeCase(counter("triton", "REJECTED"), "shed", "deadline"),
+    OutcomeCase(counter("triton", "CANCELED"), "cancelled", "canceled"),
+    OutcomeCase(counter("triton", "BACKEND"), "error", "backend"),
+    OutcomeCase(counter("triton"), "error", ""),
+    OutcomeCase(counter("trtllm", "length"), "ok", "length"),
+    OutcomeCase(counter("trtllm", "timeout"), "timeout", "total"),
+    OutcomeCase(counter("trtllm", "cancelled"), "cancelled", "cancelled"),
+    OutcomeCase(counter("trtllm", "error"), "error", "error"),
+    OutcomeCase(counter("vllm", "stop"), "ok", "stop"),
+    OutcomeCase(counter("vllm", "abort"), "client_disconnected", "abort"),
+    OutcomeCase(counter("vllm", "error"), "error", "error"),
+    OutcomeCase(counter("vllm_admission"), "shed", "capacity"),
+    OutcomeCase(counter("sglang", "abort"), "client_disconnected", "abort"),
+    OutcomeCase(counter("sglang", "unknown_reason"), "error", "unknown"),
 ]
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.outcome}-{row.reason}")
-def test_each_response_has_its_outcome(row: Row) -> None:
-    assert row.ended() == (row.outcome, row.reason)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.outcome}-{case.reason}")
+def test_each_response_has_its_outcome(case: OutcomeCase) -> None:
+    assert case.ended() == (case.outcome, case.reason)
 
 
-def test_every_rule_is_the_one_that_decides_for_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_rule_decides_a_case(monkeypatch: pytest.MonkeyPatch) -> None:
     used: set[OutcomeRule] = set()
 
     def noted(code: str, headers: Mapping[str, str], text: bytes) -> OutcomeRule | None:
@@ -410,15 +412,15 @@ def test_every_rule_is_the_one_that_decides_for_a_row(monkeypatch: pytest.Monkey
 
     original = outcome_rules.rule_for
     monkeypatch.setattr(outcome_rules, "rule_for", noted)
-    for row in ROWS:
-        row.ended()
+    for case in CASES:
+        case.ended()
     # Successes never reach the table.
     unused = [rule for rule in RULES if rule not in used and rule.codes not in (("2xx",), ("OK",))]
     assert unused == []
 
 
-def test_every_outcome_has_a_row() -> None:
-    assert {row.outcome for row in ROWS} == set(get_args(Outcome)) == set(OUTCOMES)
+def test_every_outcome_has_a_case() -> None:
+    assert {case.outcome for case in CASES} == set(get_args(Outcome)) == set(OUTCOMES)
 
 
 def test_rules_name_known_codes_and_reasons() -> None:

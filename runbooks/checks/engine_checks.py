@@ -116,12 +116,12 @@ ENGINE_CHECKS = (
     service_check(
         "errors",
         "Do requests fail in the server?",
-        queries.failures("error", "truncated"),
+        queries.failures("error", "draining", "truncated"),
         compares("<", "0.01", " of the requests"),
         "the engine completes the requests",
         "failures",
         "Label reason is the server's: BACKEND is the engine or the model, OTHER mostly a failed "
-        "step of an ensemble.",
+        "step of an ensemble. Outcome draining is a server that shuts down.",
     ),
     service_check(
         "rejections",
@@ -131,7 +131,7 @@ ENGINE_CHECKS = (
         "the scheduler's queue policy drops nothing",
         "overload",
         "Triton counts requests that time out in the queue, but not those that it refuses because "
-        "the queue is full; clients get 503.",
+        "the queue is full; clients get 503. A tap counts both as shed.",
     ),
     service_check(
         "died",

@@ -10,7 +10,7 @@ FAILURES = (
         title="Requests fail in the server",
         layer="backend",
         symptoms=(
-            "requests with outcome error",
+            "requests with outcome error, truncated or draining",
             "status 500, or gRPC INTERNAL",
         ),
         meaning=(
@@ -116,8 +116,8 @@ FAILURES = (
         steps=(
             Step(
                 "broken",
-                "The label `outcome` has the kind: `error` is the engine or its connection, "
-                "`timeout` a deadline of the server.",
+                "The label `outcome` has the kind: `truncated` is a stream without its last event, "
+                "`error` an error event, `timeout` a deadline of the server.",
                 "backend",
             ),
             Step("recent_start", "An instance restarted: its streams ended with it.", "instance"),
