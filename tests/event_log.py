@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from exporter.protocol.events import CLIENT, Direction, Observer, Outcome, Stream
+from exporter.protocol.events import CLIENT, Direction, Observer, Stream
+from slos.outcomes import Outcome
 
 Event = tuple[Any, ...]
 Line = tuple[Direction, float, bytes | bool | None]

@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 
 from exporter.app import watch
-from exporter.protocol.events import Outcome, Stream
+from exporter.protocol.events import Stream
 from exporter.recording.model_metrics import MAX_REASONS
 from exporter.recording.stream_recorder import MAX_TENANTS, StreamRecorder
 from exporter.samples import Snapshot
@@ -17,6 +17,7 @@ from exporter.sources.triton.triton_source import TritonSource
 from exporter.store.store import Store
 from exporter.store.unavailability import TAPS
 from exporter.web.collector import expose
+from slos.outcomes import Outcome
 from tests.fake_server import fake_server
 from tests.polling import until
 from tools.docs.capacity import CAPTURE, addition_rows, rule_rows, sidecar_rows

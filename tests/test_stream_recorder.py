@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from exporter.genai import PROFILES
 from exporter.methods import METHODS
-from exporter.protocol.events import Listener, Outcome, Stages, Stream
+from exporter.protocol.events import Listener, Stages, Stream
 from exporter.recording.goodput import GoodputObjective, goodput_objectives
 from exporter.recording.label_limiter import MAX_SERIES
 from exporter.recording.model_metrics import MAX_REASONS
@@ -30,7 +30,7 @@ from exporter.store.view import SignalState, View
 from exporter.taps.process.messages import read_genai
 from exporter.web.collector import expose
 from slos.model import Objective
-from slos.outcomes import OUTCOMES
+from slos.outcomes import OUTCOMES, Outcome
 from slos.signals import PHASES
 from tests.service_example import service
 
