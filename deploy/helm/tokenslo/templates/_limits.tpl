@@ -1,7 +1,7 @@
 {{- /* Written by python -m tools.kubernetes from the limits of the sidecar. Do not edit. */}}
 
 {{- /* The most samples of a scrape: 1000 of the sidecar itself, 20000 that clients can cause, and
-for each model 900 and 33 per objective; 1300 and 131 with prompt classes. */}}
+for each model 900 and 39 per objective; 1350 and 165 with prompt classes. */}}
 {{- define "tokenslo.sampleLimit" -}}
 {{- $objectives := int .Values.podMonitor.objectives }}
 {{- if not $objectives }}
@@ -11,7 +11,7 @@ for each model 900 and 33 per objective; 1300 and 131 with prompt classes. */}}
 {{- end }}
 {{- $objectives = $objectives | default 20 }}
 {{- $model := 900 }}
-{{- $objective := 33 }}
+{{- $objective := 39 }}
 {{- if or (not .Values.slo.files) (contains "prompt_classes" (toJson .Values.slo.files)) }}
 {{- $model = 1350 }}
 {{- $objective = 165 }}
