@@ -152,13 +152,15 @@ def _outcomes(plan: Plan, planned: PlannedObjective) -> Iterator[tuple[str, Labe
     if verdicts is None:
         assert objective.threshold is not None  # noqa: S101  (load.py requires it)
         own = SIGNALS[slo_events(objective.indicator)]
-        threshold = threshold_label(objective.threshold)
-        for signal, limit, result in product(
-            (own.fixed["signal"], _OTHER),
-            (threshold, f"{threshold}1"),
-            event_results(objective.indicator),
+        signal, threshold = own.fixed["signal"], threshold_label(objective.threshold)
+        for others, results in (
+            ({}, event_results(objective.indicator)),
+            ({"signal": _OTHER}, RESULTS),
+            ({"threshold": f"{threshold}1"}, RESULTS),
         ):
-            yield own.metric, {"signal": signal, "threshold": limit, "result": result}
+            for result in results:
+                labels = {"signal": signal, "threshold": threshold, "result": result}
+                yield own.metric, labels | others
         return
     metric = SIGNALS[verdicts.signal].metric
     if verdicts.signal == "requests":
@@ -168,10 +170,13 @@ def _outcomes(plan: Plan, planned: PlannedObjective) -> Iterator[tuple[str, Labe
             yield metric, {"outcome": outcome, "phase": phase}
     else:
         own_name = goodput_objective(plan.service.service, objective.name)
-        results = (*RESULTS, *REFUSALS, verdicts.unknown)
-        for name, result in product((own_name, f"{own_name}-{_OTHER}"), results):
-            clause = next(iter(objective.clauses)) if result == "bad" else ""
-            yield metric, {"objective": name, "result": result, "clause": clause}
+        for name, results in (
+            (own_name, (*RESULTS, *REFUSALS, verdicts.unknown)),
+            (f"{own_name}-{_OTHER}", RESULTS),
+        ):
+            for result in results:
+                clause = next(iter(objective.clauses)) if result == "bad" else ""
+                yield metric, {"objective": name, "result": result, "clause": clause}
 
 
 def _counts(plan: Plan, planned: PlannedObjective, labels: Labels) -> tuple[bool, bool]:

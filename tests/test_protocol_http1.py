@@ -76,7 +76,7 @@ EXPECTED_EVENTS = {
     "trtllm_broken_off": [
         "started 0",
         "chunk 0 0 x3",
-        "ended 0 truncated closed False",
+        "ended 0 error error False",
     ],
     "trtllm_chunked": [
         "started 0",
