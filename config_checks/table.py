@@ -342,5 +342,26 @@ CHECKS: Mapping[str, ConfigCheck] = {
         "retry on connect-failure,refused-stream only, with a retry budget",
         deployment.retried_rejections,
     ),
+    "TC029": ConfigCheck(
+        "large-batch",
+        "note",
+        ("itl", "tpot"),
+        ("engine", "plan"),
+        "a batch limit above the sequences with which the objectives were kept",
+        "an overload fills the batch before the queue: every stream becomes slower than measured",
+        "set max_batch_size to the running sequences of `tokenslo server-config --capacity`, or "
+        "measure a higher load",
+        admission.large_batch,
+    ),
+    "TC030": ConfigCheck(
+        "long-iterations",
+        "note",
+        ("itl", "tpot"),
+        ("llm", "plan"),
+        "`max_num_tokens` above what prefill completes within the threshold of ITL or TPOT",
+        "prompts delay the tokens of all running streams by more than their threshold",
+        "set max_num_tokens of `tokenslo server-config --capacity`, with chunked context",
+        admission.long_iterations,
+    ),
 }
 """Check by identifier."""

@@ -12,10 +12,13 @@ from click.testing import CliRunner, Result
 from config_checks.table import CHECKS
 from slos.indicators import INDICATORS
 from tests.config_files import BLS, ENGINE, FILES, LIMITS, write
-from tests.load_reports import write_report
+from tests.load_reports import SWEEP, level, write_report
 from tests.test_lint_command import SARIF
 from tokenslo.commands.check_config import check_config
 
+LOADS = (level("rate", 1, 1.0, 3.2, 0.4), level("concurrency", 64, 7.5, 8.5, 1.1))
+for load in LOADS:
+    load["prompts"] = []  # without token counts there is no prefill rate
 ENGINE_FILE = "repository/tensorrt_llm/config.pbtxt"
 BLS_FILE = "repository/tensorrt_llm_bls/config.pbtxt"
 PRE_FILE = "repository/preprocessing/config.pbtxt"
@@ -228,6 +231,15 @@ FAULTS = [
         5,
         "priority_levels of tensorrt_llm is 2, but",
     ),
+    (
+        "TC029",
+        "note",
+        BUILT_FILE,
+        '"build_config": {"max_batch_size": 64',
+        '"build_config": {"max_batch_size": 65',
+        3,
+        "build_config.max_batch_size is 65, the objectives were kept with 64 sequences",
+    ),
     ("TC025", "warning", BLS_FILE, "REJECT", "DELAY", 8, "of tensorrt_llm_bls is DELAY"),
     (
         "TC026",
@@ -302,8 +314,8 @@ FAULTS = [
         "BackendTrafficPolicy: retries by default on unavailable, 503",
     ),
 ]
-# TC009 needs a second engine and TC011 states the policy of every engine.
-OF_OTHER_TESTS = {"TC009", "TC011"}
+# TC009 needs a second engine, TC011 states the policy of every engine, TC030 a prefill rate.
+OF_OTHER_TESTS = {"TC009", "TC011", "TC030"}
 
 
 @pytest.fixture
@@ -322,7 +334,7 @@ def invoke(
 def findings(folder: Path, *options: str, measured: bool = True) -> list[dict[str, object]]:
     given = ["--slo", str(folder / "slo.yaml"), *LIMITS, "--topology", str(folder / "topology.txt")]
     if measured:
-        given += ["--capacity", write_report(folder / "load.json")]
+        given += ["--capacity", write_report(folder / "load.json", *LOADS)]
     done = invoke(folder, *given, "--json", *options)
     assert done.exception is None, done.output
     found: list[dict[str, object]] = json.loads(done.stdout)["findings"]
@@ -574,3 +586,19 @@ def test_a_timeout_does_not_limit_the_queue_of_an_engine(folder: Path) -> None:
     timeout = ENGINE.replace("max_queue_size: 12", "default_timeout_microseconds: 100000")
     write(folder, {ENGINE_FILE: timeout})
     assert {"TC008", "TC024"} <= {one["check"] for one in findings(folder)}
+
+
+def test_an_iteration_may_be_longer_than_the_pace_allows(folder: Path) -> None:
+    capacity = ("--capacity", write_report(folder / "load.json", *SWEEP))
+    slo = ("--slo", str(folder / "slo.yaml"), *LIMITS, "--json")
+    report = json.loads(invoke(folder, *slo, *capacity).stdout)
+    evidence = {str(one["evidence"]) for one in report["findings"] if one["check"] == "TC030"}
+    allowed = "is 8192, token-pace (itl 60ms) allows 255 by the estimated prefill rate"
+    assert evidence == {f"max_num_tokens {allowed}", f"build_config.max_num_tokens {allowed}"}
+
+
+def test_loads_without_a_prefill_rate_say_so(folder: Path) -> None:
+    capacity = ("--capacity", write_report(folder / "load.json", *LOADS))
+    slo = ("--slo", str(folder / "slo.yaml"), *LIMITS)
+    shown = invoke(folder, *slo, *capacity).stdout
+    assert "TC030 long-iterations, because the capacity has no prefill rate\n" in shown

@@ -8,7 +8,7 @@ from decimal import Decimal
 from config_checks.configuration import Configuration
 from config_checks.findings import ConfigFault, Unseen
 from config_checks.setting import Setting
-from config_checks.triton_model import TritonModel
+from config_checks.triton_model import TritonModel, batch_limit
 from promql.expr import decimal_text
 from slos.durations import format_duration
 
@@ -39,6 +39,43 @@ def long_queue(config: Configuration) -> Iterator[ConfigFault]:
                 f" / {decimal_text(plan.capacity.rate)}/s = {format_duration(wait)}, "
                 f"{plan.thresholds.ttft} allows {allowed}",
             )
+
+
+def large_batch(config: Configuration) -> Iterator[ConfigFault | Unseen]:
+    """Find engines that run more sequences than the objectives were kept with."""
+    plan = config.plan
+    if plan is None:
+        return
+    limits = [found for model in config.engines if (found := batch_limit(model))]
+    if not limits:
+        yield Unseen("no batch limit of an engine was found")
+    for limit, setting in limits:
+        if limit > plan.running:
+            evidence = (
+                f"{setting.path} is {limit}, the objectives were kept with {plan.running} sequences"
+            )
+            yield ConfigFault(setting, evidence)
+
+
+def long_iterations(config: Configuration) -> Iterator[ConfigFault | Unseen]:
+    """Find engines whose iterations can be longer than the pace of tokens allows."""
+    plan = config.plan
+    if plan is None:
+        return
+    if plan.max_num_tokens is None:
+        yield Unseen("the capacity has no prefill rate")
+        return
+    settings = [limits.get("max_num_tokens") for limits, _ in _token_limits(config)]
+    found = [setting for setting in settings if setting is not None]
+    if not found:
+        yield Unseen("no max_num_tokens in LLM options or in config.json of an engine was found")
+    for setting in found:
+        if _number(setting) > plan.max_num_tokens:
+            evidence = (
+                f"{setting.path} is {setting.text}, {plan.thresholds.pace} allows "
+                f"{plan.max_num_tokens} by the estimated prefill rate"
+            )
+            yield ConfigFault(setting, evidence)
 
 
 def late_queue_timeout(config: Configuration) -> Iterator[ConfigFault]:
