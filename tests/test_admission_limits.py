@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
+from heapq import heapify, heapreplace
 from itertools import pairwise
+from math import inf
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -432,3 +436,44 @@ def test_limits_are_positive_and_within_the_capacity(plan: AdmissionPlan) -> Non
         capacity.input_tokens is None or capacity.output_tokens is None
     )
     assert all(row.value and row.arithmetic and row.follows_from for row in plan.limits)
+
+
+def waits(rate: float, slots: int, seconds: float, most_queued: float) -> tuple[list[float], int]:
+    """Return how long admitted requests wait for one of the slots, and the rejected requests.
+
+    Arrivals are Poisson; a request holds its slot for an exponential time of this mean.
+    """
+    random = Random(1)
+    free_at = [0.0] * slots
+    heapify(free_at)
+    starts: deque[float] = deque()
+    found: list[float] = []
+    now, rejected = 0.0, 0
+    for _ in range(3000):
+        now += random.expovariate(rate)
+        while starts and starts[0] <= now:
+            starts.popleft()
+        start = max(now, free_at[0])
+        if start > now and len(starts) >= most_queued:
+            rejected += 1
+            continue
+        heapreplace(free_at, start + random.expovariate(1 / seconds))
+        found.append(start - now)
+        starts.append(start)
+    return found, rejected
+
+
+def test_in_an_overload_admitted_requests_keep_the_threshold() -> None:
+    plan = admission_plan(CHAT, CAPACITY, SETTINGS)
+    service_seconds = float(CAPACITY.in_flight / CAPACITY.rate)
+    overload = 3 * plan.running / service_seconds
+    allowed = float(plan.queues[0].timeout)
+
+    def share(most_queued: float) -> tuple[float, int]:
+        found, rejected = waits(overload, plan.running, service_seconds, most_queued)
+        return sum(wait <= allowed for wait in found) / len(found), rejected
+
+    kept, rejected = share(plan.queue_size)
+    assert kept >= 0.95
+    assert rejected > 1500
+    assert share(inf) < (0.2, 1)
