@@ -22,10 +22,10 @@ from exporter.protocol.grpc_calls import LINGER_SECONDS, QUIET_SECONDS
 from exporter.protocol.kserve_grpc import (
     NAME_BYTES,
     HeadCache,
-    MalformedMessageError,
     scan_request,
     scan_response,
 )
+from exporter.protocol.protobuf import MalformedMessageError
 from tests.captures.record_wire_grpc import SCENARIOS
 from tests.event_log import CAPTURES, Event, WireLog
 from tests.grpc_connection import (

@@ -38,10 +38,10 @@ from exporter.protocol.kserve_grpc import (
     HeadCache,
     InferRequest,
     InferResponse,
-    MalformedMessageError,
     scan_request,
     scan_response,
 )
+from exporter.protocol.protobuf import MalformedMessageError
 from slos.outcomes import Outcome
 
 MAX_REQUESTS = 4096

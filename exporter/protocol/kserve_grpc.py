@@ -8,11 +8,11 @@ so the prefix has the needed fields.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from exporter.outcome_rules import ERROR_BYTES
 from exporter.protocol.prompt_size import UNMEASURED, PromptLength
+from exporter.protocol.protobuf import MalformedMessageError, fields, inside, varint
 
 NAME_BYTES = 256
 """Longer names and ids are truncated, because they are kept as long as their request is active."""
@@ -22,9 +22,6 @@ HEADS, HEAD_BYTES, HEAD_SIZES = 1024, 512, 16
 Each request has a head of its own, because the head contains the request id.
 """
 
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-_FIXED = {_FIXED64: 8, _FIXED32: 4}
-_VARINT_BYTES = 10
 _MIN_BYTES, _MAX_BYTES = 4, 1 << 14  # of a response with a length of one or two varint bytes
 
 # Tags: field number << 3 | wire type.
@@ -44,13 +41,6 @@ _TEXT_OUTPUT = b"text_output"
 _INPUT_IDS, _TEXT_INPUT, _TEXT_TYPE = b"input_ids", b"text_input", b"BYTES"
 _LENGTH_BYTES = 4
 """Bytes of the length before each string of a BYTES tensor."""
-
-Field = tuple[int, int, int]
-"""Tag; then start and stop of a length-delimited value, or a varint and its stop."""
-
-
-class MalformedMessageError(ValueError):
-    """The bytes are not a message of this protocol."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +88,7 @@ def scan_request(message: bytes, *, whole: bool = True, measure: bool = False) -
     inputs = _Inputs(message) if measure else None
     texts = dict.fromkeys((_MODEL_NAME, _MODEL_VERSION, _ID), "")
     wants_final, id_field, before = False, (0, 0), 0
-    for tag, start, stop in _fields(message, 0, len(message), whole):
+    for tag, start, stop in fields(message, 0, len(message), whole):
         if tag in texts:
             texts[tag] = _text(message, start, stop)
             if tag == _ID:
@@ -164,7 +154,7 @@ class _Inputs:
 
     def _tensor(self, start: int, stop: int) -> _InputTensor:
         message, name, datatype, elements, size = self._message, b"", b"", 1, None
-        for tag, begin, end in _inside(message, start, stop):
+        for tag, begin, end in inside(message, start, stop):
             if tag == _INPUT_NAME:
                 name = message[begin:end]
             elif tag == _DATATYPE:
@@ -173,7 +163,7 @@ class _Inputs:
                 elements *= begin
             elif tag == _SHAPE:
                 while begin < end:
-                    side, begin = _varint(message, begin, end)
+                    side, begin = varint(message, begin, end)
                     elements *= side
             elif tag == _INPUT_CONTENTS:
                 size = end - begin
@@ -190,7 +180,7 @@ def scan_response(message: bytes, *, streamed: bool, whole: bool = True) -> Infe
         found.scan(0, len(message), whole)
         return found.response(error=b"")
     error, parts = b"", 0
-    for tag, start, stop in _fields(message, 0, len(message), whole):
+    for tag, start, stop in fields(message, 0, len(message), whole):
         if tag == _ERROR_MESSAGE:
             error = message[start : min(stop, start + ERROR_BYTES)]
         elif tag == _INFER_RESPONSE:
@@ -214,7 +204,7 @@ class _ResponseFields:
 
     def scan(self, start: int, stop: int, whole: bool) -> None:
         message, head, in_order = self._message, start, whole
-        for tag, begin, end in _fields(message, start, stop, whole):
+        for tag, begin, end in fields(message, start, stop, whole):
             if tag == _RAW_CONTENTS:
                 self._contents.append((begin, end))
                 continue
@@ -317,7 +307,7 @@ def _contents_have_text(data: bytes, start: int, stop: int, outputs: int, text: 
         length, start = data[start + 1], start + 2
         if length > 0x7F:
             try:
-                length, start = _varint(data, start - 1, stop)
+                length, start = varint(data, start - 1, stop)
             except (IndexError, MalformedMessageError):
                 return None
         end = start + length
@@ -340,11 +330,11 @@ def _is_text(data: bytes, start: int, stop: int) -> bool:
 def _output(message: bytes, start: int, stop: int) -> tuple[bytes, bool | None]:
     """Return an output's name, and whether its typed contents have text, None without contents."""
     name, typed = b"", None
-    for tag, begin, end in _inside(message, start, stop):
+    for tag, begin, end in inside(message, start, stop):
         if tag == _OUTPUT_NAME:
             name = message[begin:end]
         elif tag == _OUTPUT_CONTENTS:
-            texts = _inside(message, begin, end)
+            texts = inside(message, begin, end)
             filled = any(tag == _BYTES_CONTENTS and last > first for tag, first, last in texts)
             typed = bool(typed) or filled
     return name, typed
@@ -353,11 +343,11 @@ def _output(message: bytes, start: int, stop: int) -> tuple[bytes, bool | None]:
 def _parameter(message: bytes, start: int, stop: int) -> tuple[bytes, bool | None]:
     """Return an entry of a map of parameters; the value is None if it is not a boolean."""
     key, value = b"", None
-    for tag, begin, end in _inside(message, start, stop):
+    for tag, begin, end in inside(message, start, stop):
         if tag == _KEY:
             key = message[begin:end]
         elif tag == _VALUE:
-            for kind, number, _ in _inside(message, begin, end):
+            for kind, number, _ in inside(message, begin, end):
                 if kind == _BOOL_PARAM:
                     value = number != 0
                 elif kind in _OTHER_PARAMS:
@@ -367,55 +357,3 @@ def _parameter(message: bytes, start: int, stop: int) -> tuple[bytes, bool | Non
 
 def _text(message: bytes, start: int, stop: int) -> str:
     return message[start : min(stop, start + NAME_BYTES)].decode(errors="replace")
-
-
-def _inside(message: bytes, start: int, stop: int) -> Iterator[Field]:
-    """Yield the fields of a value that may be truncated."""
-    return _fields(message, start, min(stop, len(message)), stop <= len(message))
-
-
-def _fields(message: bytes, start: int, stop: int, whole: bool) -> Iterator[Field]:
-    """Yield the fields between two offsets; a truncated last field may stop after them."""
-    while start < stop:
-        try:
-            tag, start = _varint(message, start, stop)
-            kind = tag & 7
-            if kind == _BYTES:
-                length, start = _varint(message, start, stop)
-            elif kind == _VARINT:
-                number, start = _varint(message, start, stop)
-                if not tag >> 3:
-                    raise MalformedMessageError("a field has no number")
-                yield tag, number, start
-                continue
-            elif kind in _FIXED:
-                length = _FIXED[kind]
-            else:
-                raise MalformedMessageError("a wire type that is not in use")
-        except IndexError:
-            if whole:
-                raise MalformedMessageError("a field is cut off") from None
-            return
-        end = start + length
-        if not tag >> 3 or (whole and end > stop):
-            raise MalformedMessageError("a field has no number, or more than its message")
-        yield tag, start, end
-        start = end
-
-
-def _varint(data: bytes, start: int, stop: int) -> tuple[int, int]:
-    """Return a varint and its stop; raises IndexError if it does not end before ``stop``."""
-    if start >= stop:
-        raise IndexError
-    value = data[start]
-    if value < 0x80:
-        return value, start + 1
-    value &= 0x7F
-    for index in range(1, _VARINT_BYTES):
-        if start + index >= stop:
-            raise IndexError
-        byte = data[start + index]
-        value |= (byte & 0x7F) << 7 * index
-        if byte < 0x80:
-            return value, start + index + 1
-    raise MalformedMessageError("a number of more than 64 bits")

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from exporter.protocol.events import Stream
-from exporter.recording.model_metrics import ModelMetrics, TokenHistograms
+from exporter.recording.model_metrics import ModelMetrics
 from exporter.recording.slo_evaluation import SloEvaluation
+from exporter.recording.token_histograms import TokenHistograms
 
 
 @dataclass(slots=True)

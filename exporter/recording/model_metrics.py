@@ -13,6 +13,7 @@ from exporter.recording.initial_series import known_labels, with_prompt_class
 from exporter.recording.label_limiter import OTHER, LabelLimiter, SeriesBudget
 from exporter.recording.metric_recorder import Histogram, MetricRecorder, Series
 from exporter.recording.prompt_classifier import PromptLengths
+from exporter.recording.token_histograms import TokenHistograms
 from exporter.samples import UNLABELLED, Distribution, Labels, Measurement, Value
 from slos.outcomes import OUTCOMES
 from slos.prompt_classes import NO_CLASSES, PromptClasses
@@ -81,29 +82,6 @@ _SIGNAL_OF_TENANT_COUNTER: Mapping[str, str] = {
 
 SAMPLED = "wire_stages_sampled"
 _REASON = re.compile(r"[a-z0-9_]{1,40}")
-
-
-class TokenHistograms:
-    """The histograms that record every token."""
-
-    __slots__ = ("itl", "itl_normalized", "ttft")
-
-    def __init__(self, ttft: Histogram, itl: Histogram, itl_normalized: Histogram) -> None:
-        self.ttft = ttft
-        self.itl = itl
-        self.itl_normalized = itl_normalized
-
-    def empty(self) -> TokenHistograms:
-        """Return empty histograms with the same boundaries."""
-        return TokenHistograms(*(Histogram(one.boundaries) for one in self._all()))
-
-    def add(self, other: TokenHistograms) -> None:
-        """Add the observations of other histograms."""
-        for mine, theirs in zip(self._all(), other._all(), strict=True):
-            mine.add(theirs)
-
-    def _all(self) -> tuple[Histogram, Histogram, Histogram]:
-        return self.ttft, self.itl, self.itl_normalized
 
 
 class ModelMetrics:

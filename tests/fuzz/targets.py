@@ -15,6 +15,7 @@ from exporter.protocol.detection import observe
 from exporter.protocol.events import CLIENT, SERVER, Direction, ObserverSettings
 from exporter.protocol.grpc import GrpcMessageReader, MalformedStreamError
 from exporter.protocol.injection import Injection
+from exporter.protocol.protobuf import MalformedMessageError
 from exporter.samples import Distribution
 from exporter.settings import load_settings
 from exporter.sources.exposition.incremental_reader import ExpositionReader
@@ -119,10 +120,10 @@ def _grpc(data: bytes) -> None:
 
 
 def _grpc_message(body: bytes, whole: bool) -> None:
-    with suppress(kserve_grpc.MalformedMessageError):
+    with suppress(MalformedMessageError):
         kserve_grpc.scan_request(body, whole=whole)
     for streamed in (False, True):
-        with suppress(kserve_grpc.MalformedMessageError):
+        with suppress(MalformedMessageError):
             kserve_grpc.scan_response(body, streamed=streamed, whole=whole)
 
 
