@@ -1,4 +1,7 @@
-"""Generate the tables of ``docs/reference/`` from the code."""
+"""Generate the tables of ``docs/reference/`` from the code.
+
+Each table has a short function, so all of them are in one file.
+"""
 
 from __future__ import annotations
 
