@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from admission.plan import AdmissionPlan
+from config_checks.gateways import GatewayLimit, gateway_limits
 from config_checks.gpu_topology import GpuTopology
-from config_checks.routes import IdleTimeout, RouteRetries, RouteTimeout
+from config_checks.routes import RouteRetries, route_retries
 from config_checks.setting import Setting
 from config_checks.triton_model import ENGINE, TritonModel
 from config_checks.workloads import ServerContainer
@@ -23,6 +24,7 @@ class Configuration:
     """What was given; empty parts were not.
 
     ``options`` are LLM options outside a model repository, such as those of trtllm-serve.
+    ``gateways`` are objects that limit the time of a request, buffer its response or repeat it.
     ``input_tokens`` and ``output_tokens`` are those of the longest prompt and answer, 0 if unknown.
     ``plan`` has the limits of a measured capacity.
     """
@@ -30,15 +32,12 @@ class Configuration:
     models: tuple[TritonModel, ...] = ()
     options: tuple[Setting, ...] = ()
     containers: tuple[ServerContainer, ...] = ()
-    routes: tuple[RouteTimeout, ...] = ()
-    has_routes: bool = False
+    gateways: tuple[Setting, ...] = ()
     topology: GpuTopology | None = None
     services: tuple[Service, ...] = ()
     output_tokens: int = 0
     input_tokens: int = 0
     plan: AdmissionPlan | None = None
-    idle_timeouts: tuple[IdleTimeout, ...] = ()
-    retries: tuple[RouteRetries, ...] = ()
 
     @property
     def engines(self) -> list[TritonModel]:
@@ -78,6 +77,16 @@ class Configuration:
                 found.append(objective.threshold)
             found += [value for key, value in objective.clauses.items() if key in indicators]
         return found
+
+    @property
+    def gateway_limits(self) -> list[GatewayLimit]:
+        """The time limits of all gateways."""
+        return [limit for each in self.gateways for limit in gateway_limits(each)]
+
+    @property
+    def retries(self) -> list[RouteRetries]:
+        """The retries of all gateways."""
+        return [retries for each in self.gateways for retries in route_retries(each)]
 
     @property
     def longest_gap(self) -> Decimal:

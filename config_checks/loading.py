@@ -10,16 +10,8 @@ from pathlib import Path
 
 from admission.plan import AdmissionPlan
 from config_checks.configuration import Configuration
+from config_checks.gateways import is_gateway
 from config_checks.gpu_topology import GpuTopology, parse_topology
-from config_checks.routes import (
-    IdleTimeout,
-    RouteRetries,
-    RouteTimeout,
-    idle_timeouts,
-    is_route,
-    route_retries,
-    route_timeouts,
-)
 from config_checks.setting import Setting
 from config_checks.text_proto import parse_text_proto
 from config_checks.triton_model import TritonModel
@@ -58,10 +50,7 @@ class _Collected:
     models: list[TritonModel] = field(default_factory=list)
     options: list[Setting] = field(default_factory=list)
     containers: list[ServerContainer] = field(default_factory=list)
-    routes: list[RouteTimeout] = field(default_factory=list)
-    idle_timeouts: list[IdleTimeout] = field(default_factory=list)
-    retries: list[RouteRetries] = field(default_factory=list)
-    has_routes: bool = False
+    gateways: list[Setting] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
 
@@ -92,15 +81,12 @@ def load(
         tuple(found.models),
         tuple(found.options),
         tuple(found.containers),
-        tuple(found.routes),
-        found.has_routes,
+        tuple(found.gateways),
         matrix,
         services,
         output_tokens,
         input_tokens,
         plan,
-        tuple(found.idle_timeouts),
-        tuple(found.retries),
     )
     return config, tuple(found.notes)
 
@@ -205,11 +191,8 @@ def _yaml(path: Path, found: _Collected, *, given: bool) -> None:
     used = False
     for document in documents:
         keys = set(document.node.entries or ())
-        if is_route(document):
-            found.has_routes = True
-            found.routes += route_timeouts(document)
-            found.idle_timeouts += idle_timeouts(document)
-            found.retries += route_retries(document)
+        if is_gateway(document):
+            found.gateways.append(document)
             used = True
         elif not is_manifest(document) and keys & _LLM_KEYS:
             found.options.append(document)
@@ -219,7 +202,7 @@ def _yaml(path: Path, found: _Collected, *, given: bool) -> None:
             found.containers += containers
             used = used or bool(containers)
     if not used and len(found.problems) == before:
-        message = "has no LLM options, no container of an LLM server and no route of a gateway"
+        message = "has no LLM options, no container of an LLM server and no limits of a gateway"
         if given:
             fix = "give a config.pbtxt, a model.yaml, Kubernetes manifests or Helm values"
             found.problems.append(Problem(str(path), 0, "", message, fix))

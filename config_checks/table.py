@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from config_checks.checks import admission, batching, deployment, memory, streaming
+from config_checks.checks import admission, batching, deployment, memory, routing, streaming
 from config_checks.configuration import Configuration
 from config_checks.findings import ConfigCheck
 
@@ -23,10 +23,9 @@ INPUTS: Mapping[str, tuple[Callable[[Configuration], bool], str]] = {
         lambda config: bool(config.containers),
         "no Kubernetes manifest or Helm values with the container of a server was given",
     ),
-    "routes": (
-        lambda config: config.has_routes,
-        "no HTTPRoute, AIGatewayRoute, VirtualService, BackendTrafficPolicy or "
-        "ClientTrafficPolicy was given",
+    "gateways": (
+        lambda config: bool(config.gateways),
+        "no route, policy or Ingress of a gateway was given",
     ),
     "topology": (
         lambda config: config.topology is not None,
@@ -253,11 +252,11 @@ CHECKS: Mapping[str, ConfigCheck] = {
         "short-gateway-timeout",
         "error",
         ("stream_completion",),
-        ("routes", "answer"),
+        ("gateways", "answer"),
         "a total timeout of a gateway below the longest answer",
         "the gateway cuts streams that meet their objectives",
         "raise the timeout above the longest answer, or set 0 for none and limit idle time",
-        deployment.short_gateway_timeout,
+        routing.short_gateway_timeout,
     ),
     "TC021": ConfigCheck(
         "metrics-off",
@@ -326,21 +325,23 @@ CHECKS: Mapping[str, ConfigCheck] = {
         "short-idle-timeout",
         "error",
         ("stream_completion", "availability"),
-        ("routes", "gap"),
-        "an idle timeout of a gateway that is not above the longest gap of a stream",
-        "the gateway cuts streams that meet their objectives",
-        "raise streamIdleTimeout to several times the threshold of TTFT and of max_gap",
-        deployment.short_idle_timeout,
+        ("gateways", "gap"),
+        "an idle timeout of a gateway that is not above the longest gap of a stream, or below the "
+        "longest answer (note)",
+        "the gateway cuts streams that meet their objectives, and requests without streaming",
+        "raise the timeout to several times the threshold of TTFT and of max_gap, and above the "
+        "longest answer if clients do not stream",
+        routing.short_idle_timeout,
     ),
     "TC028": ConfigCheck(
         "retried-rejections",
         "warning",
         ("ttft", "queue", "goodput"),
-        ("routes",),
+        ("gateways",),
         "retries of a gateway on status codes with which servers reject requests",
         "each rejected request is sent again: retries multiply the load of an overload",
         "retry on connect-failure,refused-stream only, with a retry budget",
-        deployment.retried_rejections,
+        routing.retried_rejections,
     ),
     "TC029": ConfigCheck(
         "large-batch",
@@ -362,6 +363,27 @@ CHECKS: Mapping[str, ConfigCheck] = {
         "prompts delay the tokens of all running streams by more than their threshold",
         "set max_num_tokens of `tokenslo server-config --capacity`, with chunked context",
         admission.long_iterations,
+    ),
+    "TC031": ConfigCheck(
+        "buffered-responses",
+        "error",
+        ("ttft", "itl"),
+        ("gateways",),
+        "an NGINX gateway that buffers responses",
+        "clients receive tokens in bursts of a buffer, and a sidecar behind the gateway does not "
+        "see it",
+        'set proxy-buffering to off (nginx.org: "False")',
+        routing.buffered_responses,
+    ),
+    "TC032": ConfigCheck(
+        "long-pre-stop",
+        "error",
+        ("stream_completion", "availability"),
+        ("containers",),
+        "a preStop hook that leaves less than the longest answer of the grace period, or nothing",
+        "each rollout cuts streams: the grace period includes the hook",
+        "raise terminationGracePeriodSeconds by the seconds of the hook",
+        deployment.long_pre_stop,
     ),
 }
 """Check by identifier."""

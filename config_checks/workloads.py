@@ -1,12 +1,14 @@
-"""Containers of LLM servers, and their pods, in Kubernetes objects and Helm values."""
+"""Kubernetes objects and Helm values: containers of LLM servers and their pods."""
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
+from config_checks.gateways import parsed_seconds
 from config_checks.setting import Setting
 
 _SERVERS = re.compile(r"tritonserver|tensorrt[-_]?llm|trtllm|vllm|sglang", re.IGNORECASE)
@@ -27,14 +29,26 @@ class ServerContainer:
     @property
     def words(self) -> list[tuple[str, Setting]]:
         """The words of the start command; shell scripts are split into words too."""
-        found = []
-        for part in (*self.container.each("command"), *self.container.each("args")):
-            try:
-                words = shlex.split(part.text, comments=True)
-            except ValueError:
-                words = part.text.split()
-            found += [(word, part) for word in words]
-        return found
+        return _words((*self.container.each("command"), *self.container.each("args")))
+
+    @property
+    def pre_stop(self) -> tuple[Setting, float | None] | None:
+        """The preStop hook and the seconds that it sleeps, None if they are not known."""
+        hook = self.container.get("lifecycle", "preStop")
+        if hook is None or not hook.node.entries:
+            return None
+        sleep = hook.get("sleep", "seconds")
+        if sleep is not None:
+            return sleep, sleep.number
+        command = hook.get("exec")
+        words = [word for word, _ in _words(command.each("command") if command else ())]
+        seconds = [
+            parsed_seconds(after.rstrip(";"))
+            for word, after in pairwise(words)
+            if word.rpartition("/")[2] == "sleep"
+        ]
+        known = [each for each in seconds if each is not None]
+        return hook, sum(known) if known and len(known) == len(seconds) else None
 
     @property
     def is_triton(self) -> bool:
@@ -51,6 +65,18 @@ class ServerContainer:
                 following = words[index + 1][0] if index + 1 < len(words) else ""
                 found.append((following if match[2] is None else match[2], where))
         return found
+
+
+def _words(parts: Iterable[Setting]) -> list[tuple[str, Setting]]:
+    """Return the words of a command; those of shell scripts are split too."""
+    found = []
+    for part in parts:
+        try:
+            words = shlex.split(part.text, comments=True)
+        except ValueError:
+            words = part.text.split()
+        found += [(word, part) for word in words]
+    return found
 
 
 def is_manifest(document: Setting) -> bool:

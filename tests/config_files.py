@@ -84,6 +84,7 @@ spec:
           args: [--metrics-config, histogram_latencies=true]
           livenessProbe: {periodSeconds: 10}
           startupProbe: {periodSeconds: 10, failureThreshold: 60}
+          lifecycle: {preStop: {sleep: {seconds: 15}}}
 ---
 apiVersion: gateway.networking.k8s.io/v1
 kind: HTTPRoute
@@ -94,7 +95,7 @@ spec:
 apiVersion: gateway.envoyproxy.io/v1alpha1
 kind: BackendTrafficPolicy
 spec:
-  timeout: {http: {streamIdleTimeout: 30s}}
+  timeout: {http: {streamIdleTimeout: 300s}}
   retry: {retryOn: {triggers: [connect-failure]}}
 ---
 apiVersion: networking.istio.io/v1
@@ -102,6 +103,14 @@ kind: VirtualService
 spec:
   http:
     - retries: {attempts: 1, retryOn: "connect-failure,refused-stream"}
+---
+apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata:
+  annotations:
+    nginx.ingress.kubernetes.io/proxy-read-timeout: "300"
+    nginx.ingress.kubernetes.io/proxy-buffering: "off"
+spec: {ingressClassName: nginx}
 """
 
 SLO = """\

@@ -165,7 +165,7 @@ FAULTS = [
         "is 60 s, the longest answer 2 s + 4000 tokens x 0.06 s = 242 s",
     ),
     ("TC019", "error", DEPLOY, ", --exit-timeout-secs=300", "", 10, "is 30 s (default)"),
-    ("TC020", "error", DEPLOY, "request: 5m", "request: 60s", 19, "60 s in total"),
+    ("TC020", "error", DEPLOY, "request: 5m", "request: 60s", 20, "60 s in total"),
     (
         "TC021",
         "error",
@@ -272,10 +272,10 @@ FAULTS = [
         "TC027",
         "error",
         DEPLOY,
-        "streamIdleTimeout: 30s",
+        "streamIdleTimeout: 300s",
         "streamIdleTimeout: 2s",
-        24,
-        "BackendTrafficPolicy: 2 s of silence, the longest gap is 2 s",
+        25,
+        "BackendTrafficPolicy: streamIdleTimeout: 2 s of silence, the longest gap is 2 s",
     ),
     (
         "TC028",
@@ -283,7 +283,7 @@ FAULTS = [
         DEPLOY,
         "triggers: [connect-failure]",
         "triggers: [retriable-status-codes], httpStatusCodes: [502, 503]",
-        25,
+        26,
         "BackendTrafficPolicy: retries on 503",
     ),
     (
@@ -292,7 +292,7 @@ FAULTS = [
         DEPLOY,
         "connect-failure,refused-stream",
         "connect-failure, 5xx,unavailable",
-        31,
+        32,
         "VirtualService: retries on 5xx, unavailable",
     ),
     (
@@ -301,7 +301,7 @@ FAULTS = [
         DEPLOY,
         "retries: {attempts: 1, retryOn: ",
         "name: {a: ",
-        31,
+        32,
         "VirtualService: retries by default on unavailable",
     ),
     (
@@ -310,9 +310,22 @@ FAULTS = [
         DEPLOY,
         "{retryOn: {triggers: [connect-failure]}}",
         "{numRetries: 2}",
-        25,
+        26,
         "BackendTrafficPolicy: retries by default on unavailable, 503",
     ),
+    (
+        "TC027",
+        "error",
+        DEPLOY,
+        '"300"',
+        '"1"',
+        38,
+        "proxy-read-timeout: 1 s of silence, the longest",
+    ),
+    ("TC027", "note", DEPLOY, '"300"', '"60"', 38, "60 s of silence, a request without streaming"),
+    ("TC031", "error", DEPLOY, '"off"', '"on"', 39, "proxy-buffering is on"),
+    ("TC032", "error", DEPLOY, "seconds: 15", "seconds: 300", 14, "300 s of a grace period of 300"),
+    ("TC032", "error", DEPLOY, "Seconds: 300", "Seconds: 250", 14, "requests come for 15 s"),
 ]
 # TC009 needs a second engine, TC011 states the policy of every engine, TC030 a prefill rate.
 OF_OTHER_TESTS = {"TC009", "TC011", "TC030"}
@@ -513,7 +526,95 @@ def test_routes_without_limit_are_named_as_unchecked(folder: Path) -> None:
     write(folder, {"route.yaml": route})
     slo = ("--slo", str(folder / "slo.yaml"), "--output-tokens", "100")
     done = invoke(folder, *slo, paths=("route.yaml",))
-    assert "TC020 short-gateway-timeout, because the routes set no limit" in done.stdout
+    assert "TC020 short-gateway-timeout, because the gateways set no limit" in done.stdout
+
+
+# Object of a gateway, the check and its evidence.
+GATEWAYS = [
+    ("kind: GRPCRoute\nspec: {rules: [{timeouts: {backendRequest: 1s}}]}", "TC020", "1 s in total"),
+    ("kind: AIGatewayRoute\nspec: {rules: [{}]}", "TC020", "timeouts.request: default: 60 s"),
+    ("kind: AIGatewayRoute\nspec: {rules: [{streamIdleTimeout: 1s}]}", "TC027", "1 s of silence"),
+    (
+        "kind: VirtualService\nspec: {http: [{retries: {perTryTimeout: 2s}}]}",
+        "TC020",
+        "perTryTimeout: 2 s in total",
+    ),
+    (
+        "kind: BackendTrafficPolicy\nspec: {timeout: {http: {maxStreamDuration: 1m30s}}}",
+        "TC020",
+        "maxStreamDuration: 90 s in total",
+    ),
+    (
+        "kind: BackendTrafficPolicy\nspec: {retry: {perRetry: {timeout: 250ms}}}",
+        "TC020",
+        "timeout: 0.25 s in total",
+    ),
+    (
+        "kind: ClientTrafficPolicy\nspec: {timeout: {http: {streamIdleTimeout: 1s}}}",
+        "TC027",
+        "1 s of silence",
+    ),
+    ("kind: BackendConfig\nspec: {}", "TC020", "without timeoutSec: default: 30 s in total"),
+    (
+        "kind: GCPBackendPolicy\nspec: {default: {timeoutSec: 40}}",
+        "TC020",
+        "timeoutSec: 40 s in total",
+    ),
+    (
+        "kind: Ingress\nspec: {ingressClassName: alb}",
+        "TC027",
+        "Ingress of class alb: default: 60 s of silence, a request without streaming",
+    ),
+    (
+        "kind: Ingress\nmetadata: {annotations: {alb.ingress.kubernetes.io/"
+        "load-balancer-attributes: 'a=b,idle_timeout.timeout_seconds=1'}}",
+        "TC027",
+        "1 s of silence, the longest",
+    ),
+    (
+        "kind: Ingress\nmetadata: {annotations: {nginx.org/proxy-read-timeout: 90s}}",
+        "TC031",
+        "nginx.org/proxy-buffering is not set, so true",
+    ),
+    (
+        "kind: Service\nmetadata: {annotations: {konghq.com/read-timeout: '1500'}}",
+        "TC027",
+        "konghq.com/read-timeout: 1.5 s of silence, the longest",
+    ),
+    ("kind: ConfigMap\ndata: {proxy-read-timeout: '1'}", "TC027", "1 s of silence"),
+    ("kind: ConfigMap\ndata: {proxy-buffering: 'True'}", "TC031", "proxy-buffering is True"),
+]
+
+
+@pytest.mark.parametrize(("text", "id_", "evidence"), GATEWAYS)
+def test_a_limit_of_a_gateway_is_found(text: str, id_: str, evidence: str, folder: Path) -> None:
+    write(folder, {"route.yaml": f"apiVersion: v1\n{text}\n"})
+    slo = ("--slo", str(folder / "slo.yaml"), "--output-tokens", "4000", "--json")
+    found = json.loads(invoke(folder, *slo, paths=("route.yaml",)).stdout)["findings"]
+    assert [one["check"] for one in found if evidence in one["evidence"]] == [id_], found
+
+
+@pytest.mark.parametrize(
+    ("hook", "evidence"),
+    [
+        ('{exec: {command: [/bin/sh, -c, "date; sleep 5m; sleep 1"]}}', "sleeps 301 s"),
+        ("{exec: {command: [sleep, '400']}}", "sleeps 400 s"),
+    ],
+)
+def test_a_hook_that_runs_sleep_has_its_seconds(hook: str, evidence: str, folder: Path) -> None:
+    text = FILES[DEPLOY].replace("{sleep: {seconds: 15}}", hook)
+    write(folder, {DEPLOY: text})
+    (found,) = [one for one in findings(folder) if one["check"] == "TC032"]
+    assert evidence in str(found["evidence"])
+
+
+@pytest.mark.parametrize(
+    "hook", ["{httpGet: {path: /drain}}", "{exec: {command: [sh, -c, 'sleep $T']}}"]
+)
+def test_a_hook_of_unknown_duration_is_named_as_unchecked(hook: str, folder: Path) -> None:
+    write(folder, {DEPLOY: FILES[DEPLOY].replace("{sleep: {seconds: 15}}", hook)})
+    done = invoke(folder)
+    assert "TC032 long-pre-stop, because the duration of the preStop hook" in done.stdout
 
 
 def test_files_of_a_chart_with_templates_are_named_as_unchecked(folder: Path) -> None:
@@ -570,7 +671,7 @@ def test_disabled_retries_and_idle_timeouts_are_no_faults(folder: Path) -> None:
         .replace("attempts: 1", "attempts: 0")
         .replace('"connect-failure,refused-stream"', '"5xx"')
         .replace("{retryOn: {triggers: [connect-failure]}}", "{numRetries: 0}")
-        .replace("streamIdleTimeout: 30s", "streamIdleTimeout: 0s")
+        .replace("streamIdleTimeout: 300s", "streamIdleTimeout: 0s")
     )
     write(folder, {DEPLOY: deployment})
     assert not [one for one in findings(folder) if one["check"] in ("TC027", "TC028")]

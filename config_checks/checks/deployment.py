@@ -1,4 +1,4 @@
-"""Checks of start commands, probes, grace periods and gateways."""
+"""Checks of start commands, probes and the end of pods."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from typing import TypeGuard
 from config_checks.configuration import Configuration
 from config_checks.findings import ConfigFault, Unseen
 from config_checks.setting import Setting
+from config_checks.workloads import ServerContainer
 
 DEFAULT_GRACE = 30.0
 """Seconds of ``terminationGracePeriodSeconds`` and of Triton's ``--exit-timeout-secs``."""
+ENDPOINT_REMOVAL = 15.0
+"""Seconds after the deletion of a pod until no client sends requests to it any more."""
 _FALSE = ("false", "0", "no", "off")
 
 
@@ -72,12 +75,9 @@ def short_grace_period(config: Configuration) -> Iterator[ConfigFault | Unseen]:
     if answer is None:
         return
     for container in config.containers:
-        grace = container.pod.get("terminationGracePeriodSeconds")
-        if grace is None:
-            grace = next(_found(container.pod, "terminationGracePeriodSeconds"), None)
-        seconds = DEFAULT_GRACE if grace is None or grace.number is None else grace.number
+        seconds, grace = _grace(container)
         if seconds < answer.seconds:
-            state = f"{seconds:g} s" + (" (default)" if grace is None else "")
+            state = f"{seconds:g} s" + ("" if grace else " (default)")
             evidence = f"terminationGracePeriodSeconds is {state}, the longest answer {answer}"
             yield ConfigFault(grace or container.container, evidence)
         if not container.words:
@@ -93,51 +93,38 @@ def short_grace_period(config: Configuration) -> Iterator[ConfigFault | Unseen]:
             yield ConfigFault(where, f"--exit-timeout-secs is {state}, the longest answer {answer}")
 
 
+def long_pre_stop(config: Configuration) -> Iterator[ConfigFault | Unseen]:
+    """Find preStop hooks that leave too little of the grace period for the longest answer."""
+    answer = config.longest_answer
+    for container in config.containers:
+        found = container.pre_stop
+        if found is None:
+            continue
+        hook, sleeps = found
+        grace, _ = _grace(container)
+        if sleeps is None:
+            yield Unseen(f"the duration of the preStop hook in {hook.file} is not known")
+        elif sleeps >= grace:
+            evidence = f"preStop sleeps {sleeps:g} s of a grace period of {grace:g} s"
+            yield ConfigFault(hook, f"{evidence}: the server is killed without SIGTERM before")
+        elif answer and answer.seconds <= grace < (late := min(sleeps, ENDPOINT_REMOVAL)) + (
+            answer.seconds
+        ):
+            yield ConfigFault(
+                hook,
+                f"requests come for {late:g} s of the grace period of {grace:g} s, during preStop; "
+                f"the longest answer {answer}",
+            )
+
+
+def _grace(container: ServerContainer) -> tuple[float, Setting | None]:
+    """Return the grace period of a pod in seconds, and its setting if it is not the default."""
+    grace = container.pod.get("terminationGracePeriodSeconds")
+    if grace is None:
+        grace = next(_found(container.pod, "terminationGracePeriodSeconds"), None)
+    return (DEFAULT_GRACE if grace is None or grace.number is None else grace.number), grace
+
+
 def _found(root: Setting, key: str) -> Iterator[Setting]:
     for part in root.walk():
         yield from part.each(key)
-
-
-_REJECTED = frozenset(
-    (
-        *("5xx", "gateway-error", "unavailable", "resource-exhausted", "internal"),
-        *("500", "503", "429", "529"),
-    )
-)
-"""Conditions and status codes with which servers reject requests in an overload."""
-
-
-def short_idle_timeout(config: Configuration) -> Iterator[ConfigFault | Unseen]:
-    """Find idle timeouts of gateways that end before the longest gap."""
-    if not config.idle_timeouts:
-        yield Unseen("the routes set no idle timeout: the gateway's default applies")
-    gap = float(config.longest_gap)
-    for idle in config.idle_timeouts:
-        if 0 < idle.seconds <= gap:
-            evidence = f"{idle.kind}: {idle.seconds:g} s of silence, the longest gap is {gap:g} s"
-            yield ConfigFault(idle.setting, evidence)
-
-
-def retried_rejections(config: Configuration) -> Iterator[ConfigFault | Unseen]:
-    """Find retries of requests that a server rejected."""
-    if not config.retries:
-        yield Unseen("no VirtualService or policy with retries was given")
-    for retries in config.retries:
-        found = [one for one in retries.conditions if one in _REJECTED]
-        if found:
-            state = "retries by default on" if retries.defaults else "retries on"
-            evidence = f"{retries.kind}: {state} {', '.join(found)}"
-            yield ConfigFault(retries.setting, evidence, "note" if retries.defaults else None)
-
-
-def short_gateway_timeout(config: Configuration) -> Iterator[ConfigFault | Unseen]:
-    """Find total time limits of gateways that end before the longest answer."""
-    answer = config.longest_answer
-    if answer is None:
-        return
-    if not config.routes:
-        yield Unseen("the routes set no limit of a whole request: the gateway's default applies")
-    for route in config.routes:
-        if 0 < route.seconds < answer.seconds:
-            evidence = f"{route.kind}: {route.seconds:g} s in total, the longest answer {answer}"
-            yield ConfigFault(route.setting, evidence)
