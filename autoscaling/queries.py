@@ -32,6 +32,8 @@ from slos.signals import OUTCOME_CLAUSE, RESULTS, SIGNALS
 
 MOST_BURN = 2
 """The largest factor by which lost goodput multiplies the replicas."""
+TOLERANCE = Decimal("1.1")
+"""The demand per replica up to which a HorizontalPodAutoscaler adds none, with a target of 1."""
 _TARGET = ("job", INSTANCE)
 _MODELS = "tokenslo_model_info"
 _MEMORY = "1h"
@@ -56,19 +58,20 @@ def waiting_demand(scope: Scope, per_replica: int) -> Expr:
 
 
 def kv_cache_demand(scope: Scope, share: Decimal) -> Expr:
-    """Return the replicas that hold the used KV cache at this share of theirs."""
+    """Return the replicas that hold the used KV cache at no more than this share of theirs."""
     used = usage_ratio("kv_headroom", (*equal(scope.selector), *scope.also))
     fullest = _measured(aggregate("max", used, _TARGET))
     mean = aggregate("sum", fullest) / aggregate("count", fullest)
-    return mean * _servers(scope, fullest) / number(share)
+    return mean * _servers(scope, fullest) / number(share) * number(TOLERANCE)
 
 
 def tokens_demand(scope: Scope, per_replica: int) -> Expr:
-    """Return the replicas that hold the tokens in the KV cache, ``per_replica`` each."""
+    """Return the replicas that hold the tokens in the KV cache, at most ``per_replica`` each."""
     blocks, size = scope.gauge("kv_blocks_used"), scope.gauge("kv_block_tokens")
     held = Binary(blocks, "*", size, matching=ignoring("state"))
     tokens = _measured(aggregate("sum", held, _TARGET))
-    return aggregate("avg", tokens) * _servers(scope, tokens) / number(per_replica)
+    held = aggregate("avg", tokens) * _servers(scope, tokens)
+    return held / number(per_replica) * number(TOLERANCE)
 
 
 def goodput_demand(scope: Scope, objective: Objective, service: Service, least_bad: int) -> Expr:

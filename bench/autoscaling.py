@@ -17,6 +17,7 @@ from random import Random
 
 from autoscaling.policy import DOWN, POLLING_SECONDS, UP, ReplicaStep, ScalingPolicy, policy_of
 from autoscaling.queries import MOST_BURN
+from autoscaling.queries import TOLERANCE as MOST_PER_REPLICA
 from bench.arguments import positive_integer
 from slos.model import Autoscaling, Objective, Service
 from slos.plan import plan
@@ -32,8 +33,10 @@ STEP, STEP_PER_SEQUENCE = 0.015, 0.0006
 """Seconds of a decoding step, and more of them for each active sequence."""
 TTFT, TPOT, TARGET = 2.0, 0.05, Decimal("0.95")
 STREAM_P99 = 60
-TOKENS_IN_FLIGHT = 28_000
-"""About half of the tokens that a replica holds with all slots taken."""
+MOST_RATE = 3.15
+"""Requests per second of one replica at which :func:`load_test` still meets the target."""
+TOKENS_IN_FLIGHT = {1.0: 42_000, 1.5: 19_000, 2.0: 12_000}
+"""Tokens that a replica holds at MOST_RATE divided by the factor of bursts to serve."""
 TOLERANCE = 0.1
 """Deviation from the target within which an autoscaler does nothing."""
 MINUTE = 60
@@ -62,11 +65,13 @@ def trace(hours: int, seed: int) -> list[SimulatedRequest]:
         if any(start <= now < stop for start, stop in bursts):
             rate *= 2
         now += random.expovariate(rate)
-        tokens = (random.lognormvariate(6.5, 0.8), random.lognormvariate(5.4, 0.7))
-        found.append(
-            SimulatedRequest(now, min(int(tokens[0]) + 1, 8_000), min(int(tokens[1]) + 2, 1_500))
-        )
+        found.append(_request(random, now))
     return found
+
+
+def _request(random: Random, at: float) -> SimulatedRequest:
+    tokens = (random.lognormvariate(6.5, 0.8), random.lognormvariate(5.4, 0.7))
+    return SimulatedRequest(at, min(int(tokens[0]) + 1, 8_000), min(int(tokens[1]) + 2, 1_500))
 
 
 @dataclass(slots=True)
@@ -133,6 +138,19 @@ class Replica:
             outcomes.end(request, now + 1, (now + 1 - start) / request.output)
 
 
+def load_test(rate: float, seed: int = 9, seconds: int = HOUR) -> tuple[float, float]:
+    """Return the attainment of one replica at a steady rate, and the tokens that it holds."""
+    random, replica, outcomes = Random(seed), Replica(0.0), Outcomes()
+    at, held = random.expovariate(rate), 0
+    for now in range(seconds):
+        while at <= now:
+            replica.queue.append(_request(random, at))
+            at += random.expovariate(rate)
+        replica.step(now, outcomes)
+        held += replica.held
+    return outcomes.good / (outcomes.good + outcomes.late), held / seconds
+
+
 @dataclass(frozen=True, slots=True)
 class Measured:
     """The signals of the servers at one time; ``servers`` includes those that stop."""
@@ -162,11 +180,11 @@ class SimulatedScaler:
     grace: int = 30
 
 
-def generated() -> SimulatedScaler:
-    """Return the scaler that :mod:`autoscaling` generates."""
-    policy = example()
+def generated(burst: float = 1.5) -> SimulatedScaler:
+    """Return the scaler that :mod:`autoscaling` generates, with headroom for bursts."""
+    policy = example(burst)
     return SimulatedScaler(
-        "tokenslo",
+        f"tokenslo, bursts of {burst:g}x",
         lambda measured: max(demands(policy, measured).values()),
         UP,
         DOWN,
@@ -175,13 +193,13 @@ def generated() -> SimulatedScaler:
     )
 
 
-def example() -> ScalingPolicy:
+def example(burst: float) -> ScalingPolicy:
     """Return the policy of an SLO file with the objective of the simulation."""
     clauses = {"ttft": Decimal(str(TTFT)), "tpot": Decimal(str(TPOT))}
     objective = Objective("goodput", "goodput", TARGET, clauses=clauses)
     settings = Autoscaling(
         *("Deployment/chat", MOST, "http://prometheus:9090", LEAST),
-        tokens_in_flight=TOKENS_IN_FLIGHT,
+        tokens_in_flight=TOKENS_IN_FLIGHT[burst],
         stream_p99=Decimal(STREAM_P99),
     )
     service = Service("slo.yaml", "chat", Decimal(28 * 86_400), (objective,), autoscaling=settings)
@@ -191,15 +209,15 @@ def example() -> ScalingPolicy:
 def demands(policy: ScalingPolicy, measured: Measured) -> dict[str, float]:
     """Return the demand by signal, as :mod:`autoscaling.queries` does, with its thresholds."""
     settings, servers = policy.autoscaling, measured.servers
-    more = measured.waiting / settings.waiting
+    more, most = measured.waiting / settings.waiting, float(MOST_PER_REPLICA)
     least = policy.service.alerting.min_bad_events
     burn = 0.0
     if measured.bad >= least:
         burn = min(measured.bad / measured.total / float(1 - TARGET), MOST_BURN)
     return {
         "waiting": servers + more if measured.waiting > 0 else 0.0,
-        "kv-cache": sum(measured.kv) / float(settings.kv_cache),
-        "tokens-in-flight": sum(measured.kv) * KV_TOKENS / settings.tokens_in_flight,
+        "kv-cache": sum(measured.kv) / float(settings.kv_cache) * most,
+        "tokens-in-flight": sum(measured.kv) * KV_TOKENS / settings.tokens_in_flight * most,
         "goodput": servers * burn,
     }
 
@@ -217,7 +235,7 @@ def _cpu(active: int) -> float:
 SCALERS = (
     SimulatedScaler("2 replicas", lambda _: LEAST),
     SimulatedScaler("12 replicas", lambda _: MOST),
-    generated(),
+    *map(generated, TOKENS_IN_FLIGHT),
     SimulatedScaler("CPU utilization 50%", _utilization(_cpu, 0.5)),
     SimulatedScaler("CPU utilization 70%", _utilization(_cpu, 0.7)),
     SimulatedScaler("GPU utilization 80%", _utilization(lambda active: float(active > 0), 0.8)),

@@ -83,17 +83,17 @@ CASES: dict[str, tuple[dict[str, str], dict[str, object]]] = {
         sidecar("a") | sidecar("b"),
         {"waiting": 0, "kv-cache": 0, "tokens-in-flight": 0, "goodput": 0},
     ),
-    "loaded": (  # 2 + 8 / 8, 1.2 / 0.8, 128,000 / 50,000
+    "loaded": (  # 2 + 8 / 8, 1.2 / 0.8 * 1.1, 128,000 / 50,000 * 1.1
         sidecar("a", **LOAD) | sidecar("b", **LOAD),
-        {"waiting": 3, "kv-cache": "1.5", "tokens-in-flight": "2.56", "goodput": 0},
+        {"waiting": 3, "kv-cache": "1.65", "tokens-in-flight": "2.816", "goodput": 0},
     ),
     "one of two sidecars is not scraped: it counts as the other": (
         sidecar("a", **LOAD) | gone("b"),
-        {"waiting": 3, "kv-cache": "1.5", "tokens-in-flight": "2.56", "goodput": 0},
+        {"waiting": 3, "kv-cache": "1.65", "tokens-in-flight": "2.816", "goodput": 0},
     ),
     "a deleted pod does not count": (
         sidecar("a", **LOAD) | deleted("b"),
-        {"waiting": "1.5", "kv-cache": "0.75", "tokens-in-flight": "1.28", "goodput": 0},
+        {"waiting": "1.5", "kv-cache": "0.825", "tokens-in-flight": "1.408", "goodput": 0},
     ),
     "no sidecar is scraped": (
         gone("a") | gone("b"),
@@ -114,7 +114,7 @@ CASES: dict[str, tuple[dict[str, str], dict[str, object]]] = {
     ),
     "a sidecar with NaN counts as the other": (
         sidecar("a", **LOAD) | sidecar("b", kv=NAN, waiting=NAN, used=NAN),
-        {"waiting": 3, "kv-cache": "1.5", "tokens-in-flight": "2.56"},
+        {"waiting": 3, "kv-cache": "1.65", "tokens-in-flight": "2.816"},
     ),
     "goodput burns 1.5 times its budget": (  # 3 of 40 late, 18 in 2 minutes
         sidecar("a", good="0+27.75x40", bad="0+2.25x40") | sidecar("b", good="0x40"),

@@ -8,13 +8,17 @@ from test_autoscaling_promql import CASES, policy
 from bench.autoscaling import (
     LEAST,
     MOST,
+    MOST_RATE,
     SCALERS,
+    TARGET,
+    TOKENS_IN_FLIGHT,
     Cluster,
     Measured,
     SimulatedRequest,
     SimulatedScaler,
     demands,
     generated,
+    load_test,
     table,
     trace,
 )
@@ -45,6 +49,13 @@ def test_the_demand_is_that_of_the_generated_queries(case: str, values: Measured
         assert found[signal] * scale == pytest.approx(float(str(expected[signal])))
 
 
+def test_headroom_is_that_of_a_load_test() -> None:
+    """The tokens per replica come from a replica under a steady load, not from the arrivals."""
+    assert load_test(MOST_RATE * 1.03)[0] < TARGET <= load_test(MOST_RATE)[0]
+    held = {burst: load_test(MOST_RATE / burst)[1] for burst in TOKENS_IN_FLIGHT}
+    assert {burst: round(tokens, -3) for burst, tokens in held.items()} == TOKENS_IN_FLIGHT
+
+
 def test_a_trace_is_the_same_for_the_same_seed() -> None:
     assert trace(1, 5) == trace(1, 5) != trace(1, 6)
 
@@ -52,12 +63,12 @@ def test_a_trace_is_the_same_for_the_same_seed() -> None:
 def test_utilization_does_not_follow_the_load() -> None:
     light = [SimulatedRequest(5.0 * at, 500, 1_400) for at in range(200)]
     played = {name: Cluster(OVER[name]).run(light) for name in OVER}
-    assert played["GPU utilization 80%"].most > played["tokenslo"].most == LEAST
+    assert played["GPU utilization 80%"].most > played["tokenslo, bursts of 1.5x"].most == LEAST
     heavy = trace(1, 1)[-4_000:]
     begin = heavy[0].at
     heavy = [SimulatedRequest(each.at - begin, each.input, each.output) for each in heavy]
     assert Cluster(OVER["CPU utilization 70%"]).run(heavy).most == LEAST
-    assert Cluster(OVER["tokenslo"]).run(heavy).most > LEAST
+    assert Cluster(OVER["tokenslo, bursts of 1.5x"]).run(heavy).most > LEAST
 
 
 @pytest.mark.parametrize("grace", [5, generated().grace])
