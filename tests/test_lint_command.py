@@ -299,9 +299,9 @@ def test_findings_are_reported_although_a_file_cannot_be_read(board: str) -> Non
         (("--catalogue", "vllm"), '--catalogue: no catalogue is called "vllm"; give one of '),
         (("--catalogue", "triton-25.13"), 'no catalogue is called "triton-25.13"'),
         (("--catalogue", "triton-22.12"), 'no catalogue is called "triton-22.12"'),
-        (("--metrics", "none.txt"), "--metrics: none.txt cannot be read: No such file"),
-        (("--metrics", "my board.json"), "--metrics: my board.json does not hold metrics"),
-        (("--metrics", "/dev/null"), "--metrics: /dev/null has no metrics."),
+        (("--metrics", "none.txt"), "none.txt: cannot be read: No such file"),
+        (("--metrics", "my board.json"), "my board.json:1: is not an exposition"),
+        (("--metrics", "/dev/null"), "/dev/null: has no metrics. Fix: "),
         (("--metrics", "http://127.0.0.1:1/metrics"), "127.0.0.1:1"),
     ],
 )

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from service_example import objective, service
 
 from slos.missing_metrics import unserved
+from tokenslo.cli import main
 from tokenslo.commands.generate import generate
 from tokenslo.commands.validate import validate
 
@@ -114,14 +115,17 @@ def test_nothing_is_generated_for_a_server_without_the_boundary(folder: Path) ->
     ("metrics", "message"),
     [
         ("", "has no metrics"),
-        ("what?\n", "does not hold metrics"),
+        ("what?\n", "metrics.txt:1: is not an exposition of metrics: "),
         ("# TYPE a gauge\n", "there is no series"),
     ],
 )
-def test_an_invalid_exposition_is_refused(metrics: str, message: str) -> None:
-    code, text = run(metrics)
-    assert code == 2
-    assert message in text
+def test_an_invalid_exposition_is_refused(
+    metrics: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("metrics.txt").write_text(metrics)
+    with pytest.raises(SystemExit, match="2"):
+        main(["validate", "slo.yaml", "--metrics", "metrics.txt"])
+    assert message in capsys.readouterr().err
 
 
 @pytest.fixture

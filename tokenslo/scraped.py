@@ -11,7 +11,7 @@ import click
 if TYPE_CHECKING:
     from exporter.sources.exposition.text_parser import ParsedFamily
 
-from slos.errors import InvalidFile
+from slos.errors import InvalidFile, Problem
 from slos.missing_metrics import Served, unserved
 from slos.model import Service
 from tokenslo.file_name import FILE_NAME
@@ -21,6 +21,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 _MAX_BYTES = 32 << 20
 OPTION = "--metrics"
+_FIX = "give the page that a server serves at /metrics"
 
 _metrics = click.option(
     OPTION,
@@ -38,17 +39,25 @@ def metrics_option(function: Function) -> Function:
 
 
 def families(place: str) -> dict[str, ParsedFamily]:
-    """Read the metrics at a URL or in a file, by the name of their families."""
+    """Read the metrics at a URL or in a file, by the name of their families.
+
+    Raises InvalidFile for a file or page that is no exposition.
+    """
     from exporter.sources.exposition.text_parser import ExpositionError, read
 
     try:
         found = read(_body(place))
     except ExpositionError as error:
-        message = f"{place} does not hold metrics as Prometheus reads them: {error}."
-        raise click.BadParameter(message, param_hint=OPTION) from None
+        reason = str(error).removeprefix(f"line {error.line}: ")
+        message = f"is not an exposition of metrics: {reason}"
+        raise _invalid(place, message, line=error.line) from None
     if not found:
-        raise click.BadParameter(f"{place} has no metrics.", param_hint=OPTION)
+        raise _invalid(place, "has no metrics")
     return found
+
+
+def _invalid(place: str, message: str, fix: str = _FIX, *, line: int = 0) -> InvalidFile:
+    return InvalidFile([Problem(place, line, "", message, fix)])
 
 
 def series(places: Sequence[str]) -> Served:
@@ -78,10 +87,13 @@ def _body(place: str) -> bytes:
     if not place.startswith(("http://", "https://")):
         try:
             with Path(place).open("rb") as file:
-                return file.read(_MAX_BYTES)
+                body = file.read(_MAX_BYTES + 1)
         except OSError as error:
-            message = f"{place} cannot be read: {error.strerror}."
-            raise click.BadParameter(message, param_hint=OPTION) from None
+            fix = "give the path of a file you may read"
+            raise _invalid(place, f"cannot be read: {error.strerror}", fix) from None
+        if len(body) > _MAX_BYTES:
+            raise _invalid(place, f"is larger than {_MAX_BYTES >> 20} MiB")
+        return body
     import asyncio
 
     from exporter.samples import SourceError

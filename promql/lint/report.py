@@ -26,10 +26,11 @@ def as_text(report: Report, version: str) -> str:
             "",
         ]
     lines += [f"note: {note}" for note in report.notes]
-    count = len(report.findings)
+    count, unread = len(report.findings), len(report.unreadable)
     lines.append(
         f"{_plural(report.queries, 'query', 'queries')} checked, "
         f"{_plural(count, 'finding', 'findings') if count else 'no findings'}"
+        + (f", {_plural(unread, 'file', 'files')} not read" if unread else "")
     )
     return "\n".join(lines) + "\n"
 
