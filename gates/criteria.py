@@ -7,7 +7,19 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from gates.statistics import z_of
-from promql.expr import Binary, Expr, Matcher, Vector, aggregate, call, number, on, vector
+from promql.expr import (
+    Binary,
+    Expr,
+    Matcher,
+    Text,
+    Vector,
+    aggregate,
+    call,
+    number,
+    on,
+    quote,
+    vector,
+)
 from slos.durations import format_duration
 from slos.indicator_events import counters
 from slos.indicators import INDICATORS, among, counts_events_by_arm
@@ -38,6 +50,8 @@ SHEDS = ("shed",)
 ERRORS = tuple(outcome for outcome in FAILURES if outcome not in SHEDS)
 _GPU_USED, _GPU_TOTAL = "nv_gpu_memory_used_bytes", "nv_gpu_memory_total_bytes"
 _GPU_MODEL = "nv_inference_pending_request_count"
+_DCGM_USED, _DCGM_FREE = "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_FREE"
+_POD = "pod"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +149,8 @@ def _guards(plan: Plan, rollout: Rollout) -> Iterator[Criterion]:
         name, limit = guard_name("kv_headroom"), next(thresholds, KV_LIMIT)
         yield UsageCriterion(name, _kv_used, limit, SIGNALS["kv_utilization"].metric)
     if "gpu_memory" in rollout.guards:
-        yield UsageCriterion(guard_name("gpu_memory"), _gpu_used, MEMORY_LIMIT, _GPU_USED)
+        metrics = f"{_GPU_USED} or {_DCGM_USED}"
+        yield UsageCriterion(guard_name("gpu_memory"), _gpu_used, MEMORY_LIMIT, metrics)
 
 
 def _kv_used(scope: Scope) -> Expr:
@@ -144,17 +159,35 @@ def _kv_used(scope: Scope) -> Expr:
 
 
 def _gpu_used(scope: Scope) -> Expr:
-    """Return the used memory of the fullest GPU, on Triton servers of the model.
+    """Return the used memory of the fullest GPU: by Triton, and by DCGM for any server in a pod.
 
-    Triton's metrics of GPUs have neither model nor version; others of the same server have both.
+    Neither has the model or version; other metrics of the same server or pod have both.
     """
     used, whole = (vector(metric, scope.foreign()) for metric in (_GPU_USED, _GPU_TOTAL))
     fullest = aggregate("max", used / whole, (INSTANCE,))
+    return _joined(scope, _GPU_MODEL, fullest, INSTANCE).or_(
+        _joined(scope, "tokenslo_model_info", _dcgm_used(), _POD)
+    )
+
+
+def _dcgm_used() -> Expr:
+    """Return the used memory of the fullest GPU of each pod.
+
+    The pod is in ``exported_pod`` where dcgm-exporter is scraped without ``honor_labels``.
+    """
+    used = vector(_DCGM_USED, ())
+    share = used / (used + vector(_DCGM_FREE, ()))
+    texts = (Text(quote(each), whole=True) for each in (_POD, "$1", "exported_pod", "(.+)"))
+    return aggregate("max", call("label_replace", share, *texts), (_POD,))
+
+
+def _joined(scope: Scope, metric: str, fullest: Expr, label: str) -> Expr:
+    """Return a share by server with the labels of ``metric``, a series of each model of an arm."""
     chosen = tuple(
         Matcher(label, "=", scope.selector[label])
         for label in MODEL_LABELS
         if label in scope.selector
     )
     also = tuple(each for each in scope.also if each.label in MODEL_LABELS)
-    serving = vector(_GPU_MODEL, (*scope.foreign(), *chosen, *also))
-    return Binary(serving * number(0), "+", fullest, matching=on(INSTANCE, group_left=()))
+    serving = vector(metric, (*scope.foreign(), *chosen, *also))
+    return Binary(serving * number(0), "+", fullest, matching=on(label, group_left=()))

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from math import nan
 from pathlib import Path
 
+import pytest
 import yaml
 from gate_example import GATE, NAMES, measurements, shares
 
@@ -286,7 +287,7 @@ def test_queries_of_the_command_measure_each_arm(promtool: Path, tmp_path: Path)
             if "llm_slo_events_total" in query:
                 expected[query] = 30 if 'result=~"bad|shed"' in query else 30 * (good + 1)
             else:
-                expected[query] = 1 if "tokenslo_model_info" in query else used
+                expected[query] = 1 if "tokenslo_source_up" in query else used
     (mix,) = (query for query in queries if query not in expected)
     expected[mix] = 30 * 302
     assert len(expected) == len(queries) == 11
@@ -299,6 +300,39 @@ def test_queries_of_the_command_measure_each_arm(promtool: Path, tmp_path: Path)
         tmp_path,
         [{"interval": "30s", "input_series": series, "promql_expr_test": samples}],
     )
+
+
+@pytest.mark.parametrize("label", ["pod", "exported_pod"])
+def test_gpu_memory_of_servers_without_triton_comes_from_dcgm(
+    label: str, promtool: Path, tmp_path: Path
+) -> None:
+    gate = gate_of(
+        example(objective("ttft", "0.95"), selector={"model": "llama"}),
+        Rollout(guards=("gpu_memory",)),
+    )
+    queries: list[str] = []
+
+    def ask(query: str) -> list[Sample]:
+        queries.append(query)
+        return []
+
+    measure(gate, ArmLabels({"version": CANARY}, {"version": BASELINE}), "15m", ask)
+    series, samples = [], []
+    for version, used in ((CANARY, 75), (BASELINE, 50)):
+        of = f'job="x",instance="{version}:1",pod="pod-{version}"'
+        other = 'pod="dcgm",' if label == "exported_pod" else ""
+        for gpu, more in ((0, 0), (1, -10)):
+            labels = f'{other}{label}="pod-{version}",gpu="{gpu}"'
+            for metric, value in (("USED", used + more), ("FREE", 100 - used - more)):
+                text = {"series": f"DCGM_FI_DEV_FB_{metric}{{{labels}}}", "values": f"{value}x60"}
+                series.append(text)
+        model = f'{of},model="llama",version="{version}"'
+        series.append({"series": f"tokenslo_model_info{{{model}}}", "values": "1x60"})
+        (query,) = (each for each in queries if "FB_USED" in each and f'"{version}"' in each)
+        value = {"labels": "{}", "value": used / 100}
+        samples.append({"expr": query, "eval_time": "30m", "exp_samples": [value]})
+    test = {"interval": "30s", "input_series": series, "promql_expr_test": samples}
+    check(promtool, tmp_path, [test])
 
 
 def test_rules_fit_into_a_review() -> None:
