@@ -16,7 +16,7 @@ define run_tests
 	$(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder \
 		-m "not alone and $(1)" $(2) || failed=$$?; \
 	$(if $(ALONE),$(BIN)/python -m pytest -m "alone and $(1)" \
-		$$(grep -rl --include='*.py' mark.alone tests) || failed=$$?;) \
+		$$(grep -rl --include='test_*.py' mark.alone tests/integration) || failed=$$?;) \
 	exit $$failed
 endef
 
