@@ -327,7 +327,8 @@ class HttpStreamClient:
             # Triton returns 400 for errors of a model as well; the request shows which it is.
             failed = "fail_after" in self._planned.more
             return self.seen.end("error" if failed else of_status(status), str(status))
-        return self.seen.end("ok", recorder.finish)
+        failed = recorder.finish == "error"
+        return self.seen.end("error" if failed else "ok", recorder.finish)
 
 
 def unread_bytes(connection: socket.socket) -> int:

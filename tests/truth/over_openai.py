@@ -50,6 +50,8 @@ class OpenAIPackageClient:
         try:
             return _read(answer, planned, seen)
         except openai.APIError:
+            if seen.reason == "error":  # the server closes the connection after it
+                return seen.end("error", "error")
             return seen.end("truncated", "closed")
         finally:
             answer.close()
@@ -90,7 +92,7 @@ def _read(answer: Any, planned: HttpClientRequest, seen: ClientRecord) -> Client
         if not chunk.choices:
             seen.tokens = reported or seen.tokens
             continue
-        finish = chunk.choices[0].finish_reason or finish
+        finish = seen.reason = chunk.choices[0].finish_reason or finish
         if reported is not None:
             if reported > total:
                 seen.receive(reads.time, reported - total)
@@ -100,7 +102,7 @@ def _read(answer: Any, planned: HttpClientRequest, seen: ClientRecord) -> Client
         enough = planned.manner == "close" and len(seen.arrivals) >= planned.after
         if enough and count == reads.events and reads.fresh():
             return seen.end("client_disconnected")
-    return seen.end("ok", finish)
+    return seen.end("error" if finish == "error" else "ok", finish)
 
 
 class _Reads:
