@@ -12,6 +12,8 @@ Sample = tuple[str, tuple[tuple[str, str], ...]]
 """A metric's name and its labels, sorted."""
 
 BY_STATUS = {408: "timeout", 429: "quota", 499: "cancelled", 504: "timeout"}
+QUEUE_FULL = "Exceeds maximum queue size"
+"""Triton's text for a request that a full queue refuses."""
 BY_GRPC_STATUS = {
     "OK": "ok",
     "DEADLINE_EXCEEDED": "timeout",

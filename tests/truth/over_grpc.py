@@ -17,7 +17,7 @@ import tritonclient.grpc as grpc
 from tritonclient.grpc._infer_stream import _InferStream
 from tritonclient.utils import InferenceServerException
 
-from tests.truth.client_record import BY_GRPC_STATUS, ClientRecord
+from tests.truth.client_record import BY_GRPC_STATUS, QUEUE_FULL, ClientRecord
 from tests.truth.over_http import FRESH_SECONDS, HOST, PATIENCE_SECONDS, SOON_SECONDS, print_record
 
 Manner = Literal[
@@ -104,6 +104,8 @@ class GrpcStreamClient:
                 planned.model, [text(str(planned.more.get("text", "words")), rank=2)]
             )
         except InferenceServerException as error:
+            if QUEUE_FULL in str(error.message()):
+                return seen.end("shed", "capacity")
             status = (error.status() or "").removeprefix("StatusCode.")
             return seen.end(BY_GRPC_STATUS.get(status, "error"), status)
         return seen.end("ok")

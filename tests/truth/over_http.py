@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from tests.truth.client_record import ClientRecord, of_status
+from tests.truth.client_record import QUEUE_FULL, ClientRecord, of_status
 
 Manner = Literal[
     "end",  # read all
@@ -135,7 +135,7 @@ class TokenRecorder:
     """Records the tokens, finish reason and errors in the events of a response."""
 
     def __init__(self, api: Api, seen: ClientRecord) -> None:
-        self.failed = self.done = False
+        self.failed = self.done = self.refused = False
         self.finish = ""
         self._seen = seen
         self._choice: Callable[[Json], Json] = _whole if api == "generate" else _first_choice
@@ -148,7 +148,7 @@ class TokenRecorder:
             return
         document = json.loads(data)
         if document.get("error") is not None or document.get("object") == "error":
-            self.failed = True
+            self.failed, self.refused = True, QUEUE_FULL in data.decode()
             return
         choice = self._choice(document)
         self.finish = choice.get("finish_reason") or self.finish
@@ -323,6 +323,8 @@ class HttpStreamClient:
             return self.seen.end("error", "in_band")
         if not self._response.complete and not recorder.finish:
             return self.seen.end("truncated" if status else "error", self._ended)
+        if recorder.refused:
+            return self.seen.end("shed", "capacity")
         if status != 200:
             # Triton returns 400 for errors of a model as well; the request shows which it is.
             failed = "fail_after" in self._planned.more
