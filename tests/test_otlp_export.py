@@ -528,4 +528,5 @@ async def test_a_defect_is_logged_and_the_next_export_is_sent(
         await close(export)
     assert results(export)["failed"] == 1.0
     assert results(export)["ok"] >= 1.0
-    assert "internal error, please report it" in caplog.messages[0]
+    # The thread of an earlier export may log while it ends.
+    assert any("internal error, please report it" in message for message in caplog.messages)
