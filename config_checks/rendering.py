@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from pathlib import PurePath
 from typing import Any
-from urllib.parse import quote
 
 from config_checks.findings import ConfigFinding, ConfigReport
 from config_checks.table import CHECKS
+from documents.json_text import json_text
+from documents.sarif import SarifNotice, SarifResult, SarifRule, sarif_text
 
 
 def as_text(report: ConfigReport) -> str:
@@ -73,7 +72,7 @@ def unchecked_json(report: ConfigReport) -> list[dict[str, str]]:
 
 def as_json(report: ConfigReport, version: str) -> str:
     """Render findings with all fields; ``line`` is 0 for a whole file."""
-    return _dumped(
+    return json_text(
         {
             "tokenslo": version,
             "findings": [finding_json(each) for each in report.findings],
@@ -85,63 +84,26 @@ def as_json(report: ConfigReport, version: str) -> str:
 
 def as_sarif(report: ConfigReport, version: str) -> str:
     """Render SARIF 2.1.0 for code hosts."""
-    ids = list(CHECKS)
-    rules = [
-        {
-            "id": id_,
-            "name": "".join(part.capitalize() for part in row.name.split("-")),
-            "shortDescription": {"text": f"{row.finds[0].upper()}{row.finds[1:]}"},
-            "defaultConfiguration": {"level": row.severity},
-        }
-        for id_, row in CHECKS.items()
-    ]
-    notes = [
-        *(f"{id_} was not checked, because {reason}" for id_, reason in report.unchecked),
-        *report.notes,
-    ]
-    run = {
-        "tool": {"driver": {"name": "tokenslo check-config", "version": version, "rules": rules}},
-        "columnKind": "unicodeCodePoints",
-        "results": [_result(each, ids.index(each.check)) for each in report.findings],
-        "invocations": [
-            {
-                "executionSuccessful": True,
-                "toolExecutionNotifications": [
-                    {"level": "note", "message": {"text": note}} for note in notes
-                ],
-            }
+    return sarif_text(
+        "tokenslo check-config",
+        version,
+        [SarifRule(id_, row.name, row.finds, row.severity) for id_, row in CHECKS.items()],
+        map(_sarif_result, report.findings),
+        [
+            *(
+                SarifNotice("note", f"{id_} was not checked, because {reason}")
+                for id_, reason in report.unchecked
+            ),
+            *(SarifNotice("note", note) for note in report.notes),
         ],
-    }
-    schema = "https://json.schemastore.org/sarif-2.1.0.json"
-    return _dumped({"$schema": schema, "version": "2.1.0", "runs": [run]})
+    )
 
 
-def _result(each: ConfigFinding, index: int) -> dict[str, Any]:
+def _sarif_result(each: ConfigFinding) -> SarifResult:
     row = CHECKS[each.check]
-    path = PurePath(each.file)
-    uri = path.as_uri() if path.is_absolute() else quote(path.as_posix())
     text = (
         f"{each.evidence}. Threatens {_threatened(each.objectives)}: {row.costs}. Fix: {row.fix}."
     )
-    return {
-        "ruleId": each.check,
-        "ruleIndex": index,
-        "level": each.severity,
-        "message": {"text": text},
-        "locations": [
-            {
-                "physicalLocation": {
-                    "artifactLocation": {"uri": uri},
-                    "region": {
-                        "startLine": max(each.line, 1),
-                        "snippet": {"text": each.evidence},
-                    },
-                },
-                "logicalLocations": [{"fullyQualifiedName": each.path or "/"}],
-            }
-        ],
-    }
-
-
-def _dumped(value: Any) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+    return SarifResult(
+        each.check, each.severity, text, each.file, each.line, each.evidence, each.path or "/"
+    )

@@ -1,1 +1,1 @@
-"""Read YAML and JSON text into values with line numbers."""
+"""Read YAML and JSON text into values with line numbers; write JSON and SARIF."""

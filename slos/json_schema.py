@@ -5,8 +5,7 @@ The tables of the readers generate it.  It accepts a superset of valid files.
 
 from __future__ import annotations
 
-import json
-
+from documents.json_text import json_text
 from slos.fields.values import API_VERSION
 from slos.language import DEFINITIONS, FILE, SERVICE
 from slos.schema import mapping_of
@@ -25,4 +24,4 @@ def text() -> str:
         "else": mapping_of(SERVICE),
         "$defs": DEFINITIONS,
     }
-    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+    return json_text(schema)

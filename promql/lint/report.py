@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from pathlib import PurePath
-from typing import Any
-from urllib.parse import quote
 
+from documents.json_text import json_text
+from documents.sarif import SarifNotice, SarifResult, SarifRule, sarif_text
 from promql.lint.findings import CHECKS, Finding
 from promql.lint.linting import Report
 
@@ -49,7 +47,7 @@ def as_json(report: Report, version: str) -> str:
         {**asdict(each), "name": CHECKS[each.check].name, "path": _pointer(each)}
         for each in report.findings
     ]
-    return _dumped(
+    return json_text(
         {
             "tool": f"tokenslo {version}",
             "queries": report.queries,
@@ -65,77 +63,35 @@ def as_json(report: Report, version: str) -> str:
 
 def as_sarif(report: Report, version: str) -> str:
     """Render SARIF 2.1.0 for code hosts."""
-    ids = list(CHECKS)
-    rules = [
-        {
-            "id": id_,
-            "name": "".join(part.capitalize() for part in check.name.split("-")),
-            "shortDescription": {"text": check.summary[0].upper() + check.summary[1:]},
-            "defaultConfiguration": {"level": check.severity},
-        }
-        for id_, check in CHECKS.items()
-    ]
-    run = {
-        "tool": {"driver": {"name": "tokenslo lint", "version": version, "rules": rules}},
-        "columnKind": "unicodeCodePoints",
-        "results": [_result(each, ids.index(each.check)) for each in report.findings],
-        "invocations": [
-            {
-                "executionSuccessful": not report.unreadable,
-                "toolExecutionNotifications": [
-                    *(_notification("note", note) for note in report.notes),
-                    *(
-                        _notification("error", f"{file}: {each.message}. Fix: {each.fix}.")
-                        for file, each in report.unreadable
-                    ),
-                ],
-            }
+    return sarif_text(
+        "tokenslo lint",
+        version,
+        [
+            SarifRule(id_, check.name, check.summary, check.severity)
+            for id_, check in CHECKS.items()
         ],
-    }
-    return _dumped(
-        {
-            "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
-            "version": "2.1.0",
-            "runs": [run],
-        }
+        map(_sarif_result, report.findings),
+        [
+            *(SarifNotice("note", note) for note in report.notes),
+            *(
+                SarifNotice("error", f"{file}: {each.message}. Fix: {each.fix}.")
+                for file, each in report.unreadable
+            ),
+        ],
     )
 
 
-def _notification(level: str, text: str) -> dict[str, Any]:
-    return {"level": level, "message": {"text": text}}
-
-
-def _uri(file: str) -> str:
-    path = PurePath(file)
-    return path.as_uri() if path.is_absolute() else quote(path.as_posix())
-
-
-def _result(each: Finding, index: int) -> dict[str, Any]:
-    return {
-        "ruleId": each.check,
-        "ruleIndex": index,
-        "level": each.severity,
-        "message": {"text": f"{each.place}: {each.why}. Fix: {each.fix}."},
-        "locations": [
-            {
-                "physicalLocation": {
-                    "artifactLocation": {"uri": _uri(each.file)},
-                    "region": {"startLine": max(each.line, 1), "snippet": {"text": each.part}},
-                },
-                "logicalLocations": [{"fullyQualifiedName": _pointer(each)}],
-            }
-        ],
-    }
+def _sarif_result(each: Finding) -> SarifResult:
+    text = f"{each.place}: {each.why}. Fix: {each.fix}."
+    return SarifResult(
+        each.check, each.severity, text, each.file, each.line, each.part, _pointer(each)
+    )
 
 
 def _pointer(each: Finding) -> str:
     """Return a JSON pointer (RFC 6901)."""
     keys = (str(key).replace("~", "~0").replace("/", "~1") for key in each.path)
     return "".join(f"/{key}" for key in keys)
-
-
-def _dumped(value: Any) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
 
 
 FORMATS: Mapping[str, Callable[[Report, str], str]] = {

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from promql.lint.located_text import LocatedText, Value
+from promql.lint.values import at, list_of
 
 ScalerKind = Literal["ScaledObject", "HorizontalPodAutoscaler"]
 Path = tuple[str | int, ...]
@@ -61,7 +62,7 @@ def scaler(value: Value) -> Scaler | None:
     kind, spec = at(value, "kind"), at(value, "spec")
     name = at(value, "metadata", "name")
     name = name if isinstance(name, LocatedText) else LocatedText("?", 1)
-    if kind == "ScaledObject" and any(_is_prometheus(each) for each in _items(spec, "triggers")):
+    if kind == "ScaledObject" and any(map(_is_prometheus, list_of(at(spec, "triggers")))):
         where = ("spec", "advanced", "horizontalPodAutoscalerConfig", "behavior", "scaleDown")
         fallback = isinstance(at(spec, "fallback"), dict)
         return Scaler(kind, name, ("spec",), fallback, _window(at(value, *where)))
@@ -74,7 +75,7 @@ def scaler(value: Value) -> Scaler | None:
 def trigger_queries(value: Value) -> Iterator[ScalerQuery]:
     """Yield the queries of the triggers of a ScaledObject or ScaledJob."""
     name = text(at(value, "metadata", "name"))
-    for index, trigger in enumerate(_items(at(value, "spec"), "triggers")):
+    for index, trigger in enumerate(list_of(at(value, "spec", "triggers"))):
         metadata = at(trigger, "metadata")
         query = at(metadata, "query")
         if not _is_prometheus(trigger) or not isinstance(query, LocatedText):
@@ -98,7 +99,7 @@ def adapter_queries(value: Value) -> Iterator[ScalerQuery]:
         ("rules", "external"): at(rules, "external"),
     }
     for where, found in lists.items():
-        for index, rule in enumerate(found if isinstance(found, list) else ()):
+        for index, rule in enumerate(list_of(found)):
             query, series = at(rule, "metricsQuery"), text(at(rule, "seriesQuery"))
             if isinstance(query, LocatedText) and series:
                 name = text(at(rule, "name", "as")) or series
@@ -120,23 +121,11 @@ def _filled(query: str, series: str) -> str:
     return filled
 
 
-def at(value: Value, *keys: str) -> Value:
-    """Return the value below keys, None if there is none."""
-    for key in keys:
-        value = value.get(key) if isinstance(value, dict) else None
-    return value
-
-
 def text(value: Value) -> str:
     """Return a scalar as text, empty for None and for others."""
     if isinstance(value, str):
         return "".join(c if c.isprintable() else "�" for c in value)[:80]
     return str(value) if isinstance(value, int | float) else ""
-
-
-def _items(value: Value, key: str) -> list[Value]:
-    found = at(value, key)
-    return found if isinstance(found, list) else []
 
 
 def _is_prometheus(trigger: Value) -> bool:
@@ -155,7 +144,7 @@ def _window(scale_down: Value) -> str:
 
 
 def _metrics(spec: Value) -> Iterator[tuple[LocatedText, Path]]:
-    for index, metric in enumerate(_items(spec, "metrics")):
+    for index, metric in enumerate(list_of(at(spec, "metrics"))):
         for key in ("pods", "object", "external"):
             name = at(metric, key, "metric", "name")
             if isinstance(name, LocatedText):

@@ -13,6 +13,13 @@ def mapping_of(value: Value) -> Mapping[str, Value]:
     return value if isinstance(value, dict) else {}
 
 
+def at(value: Value, *keys: str) -> Value:
+    """Return the value below keys, None if there is none."""
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
 def list_of(value: Value) -> list[Value]:
     """Return a list, empty for anything else."""
     return value if isinstance(value, list) else []
