@@ -3,16 +3,38 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 import alerts
+from lab.prometheus import Prometheus
 from slos.plan import Plan
 from tests import libyaml
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="session")
+def prometheus_with(
+    promtool: Path,
+    prometheus: Callable[..., Prometheus],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Callable[..., Prometheus]:
+    """Start Prometheus with a history in OpenMetrics text."""
+
+    def start(history: str, arguments: Sequence[str] = ()) -> Prometheus:
+        folder = tmp_path_factory.mktemp("history")
+        data, text = folder / "prometheus/data", folder / "history.txt"
+        text.write_text(history)
+        data.mkdir(parents=True)
+        options = ("--max-block-duration=240h", "openmetrics")
+        command = [promtool, "tsdb", "create-blocks-from", *options, text, data]
+        subprocess.run(command, check=True, capture_output=True, cwd=folder)
+        return prometheus(folder / "prometheus", scrape={}, arguments=arguments)
+
+    return start
 
 
 @pytest.fixture

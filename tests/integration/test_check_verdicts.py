@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from check_series import CASES, openmetrics, subject
@@ -30,18 +28,8 @@ WITHOUT_DATA: dict[str, Verdict] = {
 
 
 @pytest.fixture(scope="module")
-def url(
-    promtool: Path,
-    prometheus: Callable[..., Prometheus],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("checks")
-    data, text = folder / "prometheus/data", folder / "series.txt"
-    text.write_text("".join(openmetrics(int(time.time()))))
-    data.mkdir(parents=True)
-    command = [promtool, "tsdb", "create-blocks-from", "openmetrics", text, data]
-    subprocess.run(command, check=True, capture_output=True, cwd=folder)
-    with prometheus(folder / "prometheus", scrape={}) as server:
+def url(prometheus_with: Callable[..., Prometheus]) -> Iterator[str]:
+    with prometheus_with("".join(openmetrics(int(time.time())))) as server:
         yield server.url
 
 

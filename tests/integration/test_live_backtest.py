@@ -135,21 +135,9 @@ def start() -> int:
 
 
 @pytest.fixture(scope="module")
-def url(
-    promtool: Path,
-    prometheus: Callable[..., Prometheus],
-    tmp_path_factory: pytest.TempPathFactory,
-    start: int,
-) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("backtest")
-    data, text = folder / "prometheus/data", folder / "history.txt"
-    text.write_text(openmetrics(history(), start))
-    data.mkdir(parents=True)
-    command = [promtool, "tsdb", "create-blocks-from", "openmetrics", text, data]
-    subprocess.run(command, check=True, capture_output=True, cwd=folder)
-    with prometheus(
-        folder / "prometheus", scrape={}, arguments=["--query.max-samples=1000"]
-    ) as server:
+def url(prometheus_with: Callable[..., Prometheus], start: int) -> Iterator[str]:
+    text, arguments = openmetrics(history(), start), ["--query.max-samples=1000"]
+    with prometheus_with(text, arguments) as server:
         yield server.url
 
 

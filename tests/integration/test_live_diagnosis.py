@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -170,19 +168,8 @@ def now() -> int:
 
 
 @pytest.fixture(scope="module")
-def url(
-    promtool: Path,
-    prometheus: Callable[..., Prometheus],
-    tmp_path_factory: pytest.TempPathFactory,
-    now: int,
-) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("diagnosis")
-    data, text = folder / "prometheus/data", folder / "history.txt"
-    text.write_text(openmetrics(now))
-    data.mkdir(parents=True)
-    command = [promtool, "tsdb", "create-blocks-from", "openmetrics", text, data]
-    subprocess.run(command, check=True, capture_output=True, cwd=folder)
-    with prometheus(folder / "prometheus", scrape={}) as server:
+def url(prometheus_with: Callable[..., Prometheus], now: int) -> Iterator[str]:
+    with prometheus_with(openmetrics(now)) as server:
         yield server.url
 
 

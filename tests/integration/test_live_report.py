@@ -5,10 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
-import subprocess
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -66,18 +64,9 @@ def history(start: int) -> str:
 
 
 @pytest.fixture(scope="module")
-def url(
-    promtool: Path,
-    prometheus: Callable[..., Prometheus],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("report")
-    data, text = folder / "prometheus/data", folder / "history.txt"
-    text.write_text(history(int(time.time()) - DAYS * 86_400 - 1_200))
-    data.mkdir(parents=True)
-    blocks = ["create-blocks-from", "--max-block-duration=240h", "openmetrics", text, data]
-    subprocess.run([promtool, "tsdb", *blocks], check=True, capture_output=True, cwd=folder)
-    with prometheus(folder / "prometheus", scrape={}, arguments=CONFIG) as server:
+def url(prometheus_with: Callable[..., Prometheus]) -> Iterator[str]:
+    start = int(time.time()) - DAYS * 86_400 - 1_200
+    with prometheus_with(history(start), CONFIG) as server:
         yield server.url
 
 
