@@ -24,7 +24,7 @@ def longest_input(
     settings: AdmissionSettings,
 ) -> Computed[int]:
     """Return the longest prompt: given, or what prefill completes within the TTFT threshold."""
-    given, mean, first = settings.input_tokens, capacity.input_tokens, thresholds.loose_ttft
+    given, first = settings.input_tokens, thresholds.loose_ttft
     possible, arithmetic = _prefilled(capacity, first.seconds)
     if given is None:
         if not possible:
@@ -32,10 +32,7 @@ def longest_input(
             fix = "give --input-tokens N, or measure a server that reports token counts"
             raise InvalidFile([Problem(capacity.file, 0, "", message, fix)])
         return Computed(possible, (_row("input tokens", possible, arithmetic, first),))
-    if mean is not None and given < int(mean):
-        message = f"{given} is below the mean of the measured prompts, {decimal_text(mean)}"
-        fix = "raise it, or measure with the prompts of your clients"
-        raise InvalidFile([Problem(service.file, service.line, "--input-tokens", message, fix)])
+    _refuse_below_mean(service, "--input-tokens", given, capacity.input_tokens, "prompts")
     notes: tuple[str, ...] = ()
     if possible and given > possible:
         notes = (
@@ -53,7 +50,7 @@ def longest_output(
     settings: AdmissionSettings,
 ) -> Computed[int]:
     """Return the longest answer: given, or what an e2e threshold leaves time for."""
-    given, mean, whole = settings.output_tokens, capacity.output_tokens, thresholds.e2e
+    given, whole = settings.output_tokens, thresholds.e2e
     first, pace = thresholds.loose_ttft.seconds, thresholds.loose_pace
     possible = max(int((whole.seconds - first) / pace.seconds), 0) if whole else 0
     if given is None:
@@ -67,16 +64,23 @@ def longest_output(
             f"{format_duration(pace.seconds)}, rounded down"
         )
         return Computed(possible, (_row("output tokens", possible, arithmetic, whole),))
-    if mean is not None and given < int(mean):
-        message = f"{given} is below the mean of the measured answers, {decimal_text(mean)}"
-        fix = "raise it, or measure with the answers of your clients"
-        raise InvalidFile([Problem(service.file, service.line, "--output-tokens", message, fix)])
+    _refuse_below_mean(service, "--output-tokens", given, capacity.output_tokens, "answers")
     notes: tuple[str, ...] = ()
     if whole and given > possible:
         notes = (
             f"Answers above {possible} tokens can miss {whole} although their tokens keep {pace}.",
         )
     return Computed(given, (_row("output tokens", given, "--output-tokens", pace),), notes)
+
+
+def _refuse_below_mean(
+    service: Service, option: str, given: int, mean: Decimal | None, measured: str
+) -> None:
+    """Refuse a length that the mean of the measured requests exceeds."""
+    if mean is not None and given < int(mean):
+        message = f"{given} is below the mean of the measured {measured}, {decimal_text(mean)}"
+        fix = f"raise it, or measure with the {measured} of your clients"
+        raise InvalidFile([Problem(service.file, service.line, option, message, fix)])
 
 
 def running_sequences(capacity: MeasuredCapacity) -> Computed[int]:

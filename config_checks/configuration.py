@@ -9,7 +9,7 @@ from decimal import Decimal
 from admission.plan import AdmissionPlan
 from config_checks.gateways import GatewayLimit, gateway_limits
 from config_checks.gpu_topology import GpuTopology
-from config_checks.routes import RouteRetries, route_retries
+from config_checks.retries import RouteRetries, route_retries
 from config_checks.setting import Setting
 from config_checks.triton_model import ENGINE, TritonModel
 from config_checks.workloads import ServerContainer

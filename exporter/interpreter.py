@@ -17,7 +17,7 @@ OLD_THRESHOLD = 25_000
 TAP_OLD_THRESHOLD = 10
 """The same in the tap process, where every connection that ends is garbage with cycles, and mostly
 an old one.  Python besides waits until a quarter of the old objects are new, so that full
-collections cost little per connection: 5,000 streams take about 10 ms.
+collections cost little per connection: 5,000 streams take about 12 ms.
 """
 SWITCH_SECONDS = 0.0002
 """Time slice of a busy thread while the event loop waits for the interpreter.

@@ -107,14 +107,14 @@ def long_pre_stop(config: Configuration) -> Iterator[ConfigFault | Unseen]:
         elif sleeps >= grace:
             evidence = f"preStop sleeps {sleeps:g} s of a grace period of {grace:g} s"
             yield ConfigFault(hook, f"{evidence}: the server is killed without SIGTERM before")
-        elif answer and answer.seconds <= grace < (late := min(sleeps, ENDPOINT_REMOVAL)) + (
-            answer.seconds
-        ):
-            yield ConfigFault(
-                hook,
-                f"requests come for {late:g} s of the grace period of {grace:g} s, during preStop; "
-                f"the longest answer {answer}",
-            )
+        elif answer and answer.seconds <= grace:
+            late = min(sleeps, ENDPOINT_REMOVAL)
+            if late + answer.seconds > grace:
+                yield ConfigFault(
+                    hook,
+                    f"requests come for {late:g} s of the grace period of {grace:g} s, during "
+                    f"preStop; the longest answer {answer}",
+                )
 
 
 def _grace(container: ServerContainer) -> tuple[float, Setting | None]:

@@ -72,6 +72,19 @@ def _format_option(name: str, text: str) -> Callable[[click.decorators.FC], clic
     return click.option(f"--{name}", "form", flag_value=name, help=text)
 
 
+def _weight_option(
+    name: str, default: float, of: str
+) -> Callable[[click.decorators.FC], click.decorators.FC]:
+    return click.option(
+        f"--{name}-weight",
+        type=float,
+        default=default,
+        show_default=True,
+        callback=_positive,
+        help=f"Weight of {of}.",
+    )
+
+
 @click.command("report")
 @prometheus_option
 @headers_option
@@ -101,30 +114,9 @@ def _format_option(name: str, text: str) -> Callable[[click.decorators.FC], clic
     help="Count GPUs by DCGM_FI_DEV_GPU_UTIL with these labels instead, such as "
     "'namespace=\"llm\"'; every server then has the average.",
 )
-@click.option(
-    "--input-weight",
-    type=float,
-    default=DEFAULT_WEIGHTS.input,
-    show_default=True,
-    callback=_positive,
-    help="Weight of an input token that is not cached.",
-)
-@click.option(
-    "--cached-input-weight",
-    type=float,
-    default=DEFAULT_WEIGHTS.cached_input,
-    show_default=True,
-    callback=_positive,
-    help="Weight of a cached input token.",
-)
-@click.option(
-    "--output-weight",
-    type=float,
-    default=DEFAULT_WEIGHTS.output,
-    show_default=True,
-    callback=_positive,
-    help="Weight of an output token, also of a wasted one.",
-)
+@_weight_option("input", DEFAULT_WEIGHTS.input, "an input token that is not cached")
+@_weight_option("cached-input", DEFAULT_WEIGHTS.cached_input, "a cached input token")
+@_weight_option("output", DEFAULT_WEIGHTS.output, "an output token, also of a wasted one")
 @click.option(
     "--idle",
     type=click.Choice(("separate", "spread")),
