@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
+from operator import attrgetter
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 import pytest
@@ -123,80 +125,77 @@ def test_help_of_metrics_and_methods_has_no_banned_word() -> None:
 
 
 DEFINITIONS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-Nodes = Sequence[ast.AST]
 
 
-def nodes(source: str) -> Nodes:
-    """Return the definitions and the constants of a module."""
-    return [
-        node
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, (*DEFINITIONS, ast.Constant))
-    ]
+class Named(NamedTuple):
+    """A text of a module, and its line."""
+
+    line: int
+    text: str
+
+
+class ModuleTexts(NamedTuple):
+    """What people read of a module; syntax trees of all modules would slow the collector down."""
+
+    summaries: list[Named]
+    """First docstring lines of the module, its classes and functions."""
+    names_of_tests: list[Named]
+    strings: list[Named]
+    """Messages, names and docstrings."""
+    classes: list[Named]
+
+
+def module_texts(source: str) -> ModuleTexts:
+    texts = ModuleTexts([], [], [], [])
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant):
+            if isinstance(node.value, str):
+                texts.strings.append(Named(node.lineno, node.value))
+        elif isinstance(node, DEFINITIONS):
+            line = getattr(node, "lineno", 1)
+            summary = (ast.get_docstring(node) or "").partition("\n")[0]
+            texts.summaries.append(Named(line, summary))
+            if isinstance(node, ast.ClassDef):
+                texts.classes.append(Named(line, node.name))
+            elif not isinstance(node, ast.Module) and node.name.startswith("test_"):
+                texts.names_of_tests.append(Named(line, node.name.replace("_", " ")))
+    return texts
 
 
 @cache
-def read_nodes(path: Path) -> Nodes:
-    return nodes(path.read_text(encoding="utf-8"))
+def read_texts(path: Path) -> ModuleTexts:
+    return module_texts(path.read_text(encoding="utf-8"))
 
 
-def modules(folders: Iterable[str]) -> Iterator[tuple[str, Nodes]]:
+def modules(folders: Iterable[str]) -> Iterator[tuple[str, ModuleTexts]]:
     for folder in folders:
         for path in sorted((ROOT / folder).rglob("*.py")):
-            yield path.relative_to(ROOT).as_posix(), read_nodes(path)
+            yield path.relative_to(ROOT).as_posix(), read_texts(path)
 
 
-def summaries(name: str, found: Nodes) -> Iterator[tuple[str, str]]:
-    """Yield place and first docstring line of a module, its classes and functions."""
-    for node in found:
-        if isinstance(node, DEFINITIONS):
-            line = getattr(node, "lineno", 1)
-            yield f"{name}:{line}", (ast.get_docstring(node) or "").partition("\n")[0]
+def banned_words(
+    folders: Iterable[str], kind: Callable[[ModuleTexts], Iterable[Named]]
+) -> dict[str, list[str]]:
+    """Return the banned words of one kind of text by place."""
+    return {
+        f"{name}:{each.line}": words
+        for name, texts in modules(folders)
+        for each in kind(texts)
+        if (words := banned(each.text))
+    }
 
 
 def test_summaries_have_no_banned_word() -> None:
-    found = {
-        place: words
-        for name, found_nodes in modules(FOLDERS)
-        for place, summary in summaries(name, found_nodes)
-        if (words := banned(summary))
-    }
-    assert found == {}
-
-
-def names_of_tests(found: Nodes) -> Iterator[str]:
-    """Yield the names of the test functions of a module, as words."""
-    for node in found:
-        is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        if is_function and node.name.startswith("test_"):
-            yield node.name.replace("_", " ")
+    assert banned_words(FOLDERS, attrgetter("summaries")) == {}
 
 
 def test_names_of_tests_have_no_banned_word() -> None:
-    found = {
-        name: words
-        for name, found_nodes in modules(FOLDERS)
-        if (words := [each for each in names_of_tests(found_nodes) if banned(each)])
-    }
-    assert found == {}
-
-
-def texts(found: Nodes) -> Iterator[tuple[int, str]]:
-    """Yield line and value of the strings of a module: messages, names and docstrings."""
-    for node in found:
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield node.lineno, node.value
+    assert banned_words(FOLDERS, attrgetter("names_of_tests")) == {}
 
 
 def test_strings_of_the_product_have_no_banned_word() -> None:
-    product = (folder for folder in FOLDERS if folder not in ("bench", "lab", "tests", "tools"))
-    found = {
-        f"{name}:{line}": words
-        for name, found_nodes in modules(product)
-        for line, text in texts(found_nodes)
-        if (words := banned(text))
-    }
-    assert found == {}
+    product = [folder for folder in FOLDERS if folder not in ("bench", "lab", "tests", "tools")]
+    assert banned_words(product, attrgetter("strings")) == {}
 
 
 def repeated(classes: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
@@ -208,10 +207,10 @@ def repeated(classes: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
 
 
 def classes(folders: Iterable[str]) -> Iterator[tuple[str, str]]:
-    for name, found in modules(folders):
-        for node in found:
-            if isinstance(node, ast.ClassDef) and node.name not in REQUIRED_NAMES:
-                yield node.name.lstrip("_"), f"{name}:{node.lineno}"
+    for name, texts in modules(folders):
+        for line, class_name in texts.classes:
+            if class_name not in REQUIRED_NAMES:
+                yield class_name.lstrip("_"), f"{name}:{line}"
 
 
 def test_class_names_are_unique() -> None:
@@ -221,14 +220,13 @@ def test_class_names_are_unique() -> None:
 def test_a_banned_word_or_a_repeated_class_name_is_found() -> None:
     assert banned("The server tells\nthe client.") == ["The server tells\nthe client."]
     assert banned("`tells`, storytelling and a\n```\nledger\n```\n") == []
-    (found,) = summaries("a.py", nodes('"""Nobody\n\nbut me."""\n'))
-    assert found == ("a.py:1", "Nobody")
-    assert [*names_of_tests(nodes("def test_it_is_told(): ...\ndef help(): ..."))] == [
-        "test it is told"
-    ]
+    assert module_texts('"""Nobody\n\nbut me."""\n').summaries == [(1, "Nobody")]
+    functions = module_texts("def test_it_is_told(): ...\ndef help(): ...")
+    assert functions.names_of_tests == [(1, "test it is told")]
     assert banned("test it is told")
-    assert [*texts(nodes('x = f"{y} stands on line 1"\n'))] == [(1, " stands on line 1")]
+    assert module_texts('x = f"{y} stands on line 1"\n').strings == [(1, " stands on line 1")]
     assert banned(" stands on line 1")
+    assert module_texts("class A:\n    class B: ...").classes == [(1, "A"), (2, "B")]
     assert repeated([("A", "a.py:1"), ("B", "b.py:1"), ("A", "c.py:1")]) == {
         "A": ["a.py:1", "c.py:1"]
     }

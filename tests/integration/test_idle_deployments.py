@@ -125,16 +125,8 @@ async def vllm() -> AsyncIterator[IdleServer]:
         yield IdleServer("example/chat-8b", port, ("--vllm", server.url))
 
 
-@pytest.mark.parametrize(
-    "engine",
-    [
-        "triton-tensorrtllm",
-        *(
-            pytest.param(engine, marks=pytest.mark.long)
-            for engine in ("triton-python", "trtllm-serve", "vllm")
-        ),
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("engine", ["triton-tensorrtllm", "triton-python", "trtllm-serve", "vllm"])
 async def test_idle_deployments_page_no_one(
     engine: str, request: pytest.FixtureRequest, prometheus: Start, tmp_path: Path
 ) -> None:
