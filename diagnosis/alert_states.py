@@ -8,7 +8,7 @@ from math import isfinite
 
 from diagnosis.check_results import CheckResult, CheckVerdict, Queries
 from diagnosis.evidence import ABSENT_ALERTS, ALERTS
-from promql.client import PrometheusError, QueryResult, Sample
+from promql.client import QueryResult, Sample
 from promql.expr import Expr, Matcher, equal, vector
 from slos import names
 from slos.causes import cause_labels
@@ -24,7 +24,8 @@ class AlertStates:
     """Alerts of a service that fire or are pending, and burn rates by objective.
 
     ``alerts`` are samples of ALERTS, of objectives and of causes.  ``burn_rates`` are those of the
-    shortest window, without objectives that have none.
+    shortest window, without objectives that have none.  ``unanswered`` is whether Prometheus
+    answered neither query; ``failure`` is why it did not answer that of alerts.
     """
 
     alerts: tuple[Sample, ...]
@@ -32,6 +33,7 @@ class AlertStates:
     query: str
     failure: str = ""
     warnings: tuple[str, ...] = ()
+    unanswered: bool = False
 
     def names(self, state: str) -> tuple[str, ...]:
         """Return the names of the alerts in a state."""
@@ -95,7 +97,7 @@ class AlertStates:
 
 
 def read_alert_states(plan: Plan, queries: Queries) -> AlertStates:
-    """Read alerts and burn rates; raises PrometheusError if both queries fail."""
+    """Read alerts and burn rates."""
     service = plan.service.service
     of_objectives = vector("ALERTS", (*equal({"service": service}), Matcher("slo", "!=", "")))
     has_cause = Matcher(names.CAUSE_LABEL, "!=", "")
@@ -104,8 +106,6 @@ def read_alert_states(plan: Plan, queries: Queries) -> AlertStates:
     burning = [burn_rate(window, service) for window in _windows(plan)]
     answers = queries.run(map(str, (alerts, *burning)))
     first, *rates = (answers[str(each)] for each in (alerts, *burning))
-    if isinstance(first, str) and all(isinstance(each, str) for each in rates):
-        raise PrometheusError(first)
     shortest = {each.objective.name: each.windows[0] for each in plan.objectives}
     found: dict[str, float] = {}
     for window, answer in zip(_windows(plan), rates, strict=True):
@@ -115,7 +115,8 @@ def read_alert_states(plan: Plan, queries: Queries) -> AlertStates:
                 found[objective] = max(sample.value, found.get(objective, 0.0))
     known = tuple(first) if isinstance(first, QueryResult) else ()
     failure, warnings = (first, ()) if isinstance(first, str) else ("", first.warnings)
-    return AlertStates(known, found, str(alerts), failure, warnings)
+    unanswered = all(isinstance(each, str) for each in (first, *rates))
+    return AlertStates(known, found, str(alerts), failure, warnings, unanswered)
 
 
 def _windows(plan: Plan) -> tuple[str, ...]:

@@ -97,6 +97,7 @@ class Queries:
         self._clock = clock
         self._deadline = clock() + seconds
         self._answers: dict[str, Answer] = {}
+        self._stopped = ""
 
     def run(self, exprs: Iterable[str]) -> Mapping[str, Answer]:
         """Return the answers to all queries so far, each sent once."""
@@ -105,7 +106,13 @@ class Queries:
             self._answers |= dict(zip(new, pool.map(self._answer, new), strict=True))
         return self._answers
 
+    def stop(self, reason: str) -> None:
+        """Send no further query; ``reason`` is the answer to all that were not sent."""
+        self._stopped = reason
+
     def _answer(self, expr: str) -> Answer:
+        if self._stopped:
+            return self._stopped
         if self._clock() >= self._deadline:
             return f"not queried: the checks before took {self._seconds:g} s"
         try:

@@ -64,7 +64,7 @@ class Diagnosis:
 
     ``causes`` are all hypotheses, the most probable first.  ``alert`` is the requested alert, empty
     without one, and ``alert_state`` its state; ``firing`` are the alerts that fire, those of causes
-    included.
+    included.  ``unanswered`` is the error of a Prometheus that answers no query at all, else empty.
     """
 
     service: str
@@ -76,6 +76,7 @@ class Diagnosis:
     causes: tuple[RankedCause, ...]
     decision: Decision
     sidecar: SidecarStatus | None = None
+    unanswered: str = ""
 
     @property
     def verdict(self) -> Verdict:
@@ -105,8 +106,8 @@ def diagnose(
     """Run the checks of the playbooks and weigh their results.
 
     Without an alert, the objectives that fire or burn are diagnosed.  ``seconds`` limits the time
-    of all queries.  Raises :class:`UnknownAlertError`, and PrometheusError if neither alerts nor
-    burn rates can be queried.
+    of all queries.  If neither alerts nor burn rates can be queried, all checks fail with that
+    reason, and only the sidecar has evidence.  Raises :class:`UnknownAlertError`.
     """
     known = alert_names(plan)
     if alert and alert not in known:
@@ -114,6 +115,8 @@ def diagnose(
     model = evidence or default_evidence()
     queries = Queries(query, seconds)
     states = read_alert_states(plan, queries)
+    if states.unanswered:
+        queries.stop(states.failure)
     objectives = chosen_objectives(plan, alert, states)
     planned = [*planned_checks(plan, objectives, alert, model)]
     checks = [*states.checks(), *run_checks(planned, queries)]
@@ -134,6 +137,7 @@ def diagnose(
         ),
         decide(model, probabilities, results, checks),
         sidecar,
+        states.failure if states.unanswered else "",
     )
 
 

@@ -108,7 +108,7 @@ def _name(check: CheckResult) -> str:
 def _finding(check: CheckResult) -> str:
     """State the result and the healthy one, or the reason why there is none."""
     if not check.has_data:
-        return check.reason
+        return f"{check.reason}; healthy: {check.healthy}"
     found = f"{check.value or 'no result'}; healthy: {check.healthy}"
     return f"{found}; {check.reason}" if check.reason else found
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from diagnosis.diagnosis import Diagnosis
 from diagnosis.report_text import verdict_text
-from promql.client import PrometheusError
 from runbooks.playbooks import PLAYBOOKS
 
 INTERVAL = 15.0
@@ -37,11 +36,10 @@ def follow(
     verified_by = ""
     calm_since: float | None = None
     while True:
-        try:
-            now = read()
-        except PrometheusError as error:
+        now = read()
+        if now.unanswered:
             calm_since = None
-            yield Update(None, (str(error),))
+            yield Update(None, (now.unanswered,))
         else:
             verified_by = verified_by or _verified_by(now)
             lines = tuple(changes(before, now)) if before else ()

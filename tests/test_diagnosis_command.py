@@ -257,10 +257,25 @@ def test_prometheus_that_cannot_be_queried_is_exit_code_1(
         main(["diagnose", "--prometheus", "http://127.0.0.1:1"])
     assert ended.value.code == 1
     assert "cannot reach Prometheus at http://127.0.0.1:1" in capsys.readouterr().err
+
+
+def test_prometheus_that_answers_no_query_fails_every_check(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     targets = recorded_targets(PLAN)
-    code, out, err = run(capsys, lambda expr: targets if expr == names.TARGET else "no storage")
-    assert (code, out) == (1, "")
-    assert "refused the query: no storage" in err
+    queries: list[str] = []
+
+    def evaluate(expr: str) -> Result:
+        queries.append(expr)
+        return targets if expr == names.TARGET else "no storage"
+
+    code, out, err = run(capsys, evaluate, "--json")
+    document = json.loads(out)
+    assert (code, document["verdict"]) == (1, "no_data")
+    assert {each["verdict"] for each in document["checks"]} == {"failed"}
+    assert all(each["reason"].endswith("no storage") for each in document["checks"])
+    assert err.endswith("refused the query: no storage\n")
+    assert len(queries) < 5  # those of alerts and burn rates, and no check waits for its own
 
 
 def test_failed_and_missing_checks_are_reported_and_the_rest_counts(

@@ -89,9 +89,9 @@ Checks:
 7 {instance="10.0.0.2:9464"} and 2 more; healthy: below 1
   ok      versions (ttft)  0.001234 {version="1"}; healthy: at most 0.01
   no data retries          Do clients retry?
-                           Prometheus has no llm_suspected_retries_total
+                           Prometheus has no llm_suspected_retries_total; healthy: below 0.1
   FAILED  prompts          Are prompts longer?
-                           Prometheus has not answered in 10 s
+                           Prometheus has not answered in 10 s; healthy: below 1.5
 
 Verdict: KV-cache pressure, likely (88%).
 Because kv is sick; waiting is sick.
@@ -138,7 +138,7 @@ Sick and failed checks:
 - **SICK** `kv`: 0.97; healthy: below 0.9
 - **SICK** `waiting`: 9 {instance="10.0.0.0:9464"}, 8 {instance="10.0.0.1:9464"}, \
 7 {instance="10.0.0.2:9464"} and 2 more; healthy: below 1
-- **FAILED** `prompts`: Prometheus has not answered in 10 s
+- **FAILED** `prompts`: Prometheus has not answered in 10 s; healthy: below 1.5
 
 Healthy: versions.
 

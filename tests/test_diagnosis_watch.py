@@ -43,16 +43,20 @@ BURNS_NO_MORE = of({"no_evict_waiting": 7, "waiting": 7}, 0.5, PAGE)
 CALM = of({}, 0.5)
 
 
-def updates(*found: Diagnosis | PrometheusError, limit: int = 100) -> list[tuple[float, Update]]:
+def unanswered(reason: str, sidecar: SidecarStatus | None = None) -> Diagnosis:
+    def query(_: str) -> list:
+        raise PrometheusError(reason)
+
+    return diagnose(PLAN, query, sidecar=sidecar)
+
+
+def updates(*found: Diagnosis, limit: int = 100) -> list[tuple[float, Update]]:
     """Follow these diagnoses, of which the last one stays, with a simulated clock."""
     now = 0.0
     remaining = [*found]
 
     def read() -> Diagnosis:
-        each = remaining.pop(0) if len(remaining) > 1 else remaining[0]
-        if isinstance(each, PrometheusError):
-            raise each
-        return each
+        return remaining.pop(0) if len(remaining) > 1 else remaining[0]
 
     def sleep(seconds: float) -> None:
         nonlocal now
@@ -98,8 +102,7 @@ def test_watch_does_not_end_while_the_mitigation_is_not_verified() -> None:
 
 
 def test_watch_survives_failures_of_prometheus_and_starts_the_window_again() -> None:
-    gone = PrometheusError("cannot reach Prometheus")
-    found = updates(INCIDENT, CALM, gone, CALM)
+    found = updates(INCIDENT, CALM, unanswered("cannot reach Prometheus"), CALM)
     assert found[2][1] == Update(None, ("cannot reach Prometheus",))
     assert found[-1][0] == 3 * INTERVAL + WINDOW
 
@@ -212,6 +215,10 @@ def test_sidecar_explains_missing_signals_and_failing_sources() -> None:
         "the sidecar reports model llama/1: still loading",
     )
     assert found.causes[0].probability > diagnose(PLAN, query).causes[1].probability
+
+    without_prometheus = unanswered("cannot reach Prometheus", status)
+    sick = {each.key for each in without_prometheus.checks if each.verdict == "sick"}
+    assert sick == {"sources", "not_ready"}
 
 
 def test_sidecar_that_cannot_be_read_is_reported() -> None:

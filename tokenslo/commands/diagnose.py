@@ -103,8 +103,8 @@ def diagnose_(
 
     ALERT is the name of a firing alert; without it the objectives that fire or burn are diagnosed.
     Prints each check with its value and its healthy range, then the cause, the evidence for and
-    against it, what would decide between the two likeliest, and the first mitigation. The exit code
-    is 1 if Prometheus does not answer.
+    against it, what would decide between the two likeliest, and the first mitigation. If Prometheus
+    does not answer, the exit code is 1; with --slo the report still has what the sidecar reports.
     """
     _refuse_conflicts(at, sidecar, watch, json_, markdown)
     ask = partial(query, url, timeout=_QUERY_SECONDS, headers=headers, time=at)
@@ -122,15 +122,23 @@ def diagnose_(
         if watch:
             _watch(chosen, read, json_, markdown)
         else:
-            _print(_report(read(), json_, markdown), plain=json_ or markdown)
+            diagnosis = read()
+            _print(_report(diagnosis, json_, markdown), plain=json_ or markdown)
+            if diagnosis.unanswered:
+                return _not_answered(diagnosis.unanswered)
     except PrometheusError as error:
-        click.echo(terminal_text(f"tokenslo: {error}"), err=True)
-        return 1
+        return _not_answered(str(error))
     except RecordedRulesError as error:
         raise click.ClickException(f"{error}.") from None
     except (UnknownAlertError, ServiceChoiceError) as error:
         raise click.UsageError(f"{error}.") from None
     return 0
+
+
+def _not_answered(error: str) -> int:
+    """Print why Prometheus does not answer, and return the exit code."""
+    click.echo(terminal_text(f"tokenslo: {error}"), err=True)
+    return 1
 
 
 def _refuse_conflicts(
