@@ -23,8 +23,9 @@ from lab.incidents.incident import (
 )
 from lab.incidents.result import ColumnResult, FiredAlert, IncidentResult, Severity
 from lab.incidents.score_page import render
-from lab.incidents.scoreboard import HELD_OUT_SEEDS, TUNING_SEEDS, main, planned_runs
+from lab.incidents.scoreboard import main, planned_runs
 from lab.incidents.scores import RunScore, must_page, score, totals
+from lab.incidents.seeds import HELD_OUT_SEEDS, TUNING_SEEDS
 from lab.incidents.stored_results import StoredResult, read, result_file, write
 
 EXPECTED = Path(__file__).parent / "expected/incident-scores.md"
@@ -163,6 +164,23 @@ def test_a_ticket_is_no_missed_page_where_no_page_is_expected() -> None:
     assert found.detection == (8.0,)
 
 
+def test_an_alert_that_another_column_expects_is_documented() -> None:
+    (found,) = score(FULL, run("kv-pressure", 0, scrape=ColumnResult((PRESSURE, QUEUE, STORM))))
+    marks = [found.mark(cause) for cause in ("KvCachePressure", "QueueGrowing", "RetryStorm")]
+    assert marks == ["documented", "documented", "unexpected"]
+
+
+@pytest.mark.parametrize(("seconds", "first"), [(33.0, QUEUE), (30.0, QUEUE), (-5.0, None)])
+def test_an_expected_alert_without_notification_is_the_first_without_others(
+    seconds: float, first: FiredAlert | None
+) -> None:
+    incident = replace(DOWN, alerts=(ExpectedAlert("QueueGrowing", 70),))
+    fired = replace(QUEUE, seconds=seconds)
+    (found,) = score(incident, run("source-down", 0, proxy=ColumnResult((fired, PRESSURE))))
+    assert found.first == (first and fired)
+    assert totals([found]).detection == ()
+
+
 def test_a_hang_must_page_by_its_cause_alert() -> None:
     assert must_page(replace(DOWN, alerts=(ExpectedAlert("DecodeStuck", 30),)))
 
@@ -291,7 +309,7 @@ def test_the_page_is_written_again_without_playing(results: Path, tmp_path: Path
     ("arguments", "message"),
     [
         (["--held-out", "2"], "seed 2 was used while tuning, so it cannot be held out"),
-        (["--held-out", "1x"], "'1x' is no seed and no range of seeds, such as 200-204"),
+        (["--held-out", "1x"], "'1x' is no seed and no range of seeds, such as 400-404"),
         (["--incidents", "flood"], "no incident flood; there are "),
     ],
 )

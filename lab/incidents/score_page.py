@@ -8,8 +8,9 @@ from pathlib import Path
 from statistics import median
 
 from lab.incidents.compression import FACTOR
-from lab.incidents.incident import COLUMNS, Column, Incident
+from lab.incidents.incident import COLUMNS, Column, ExpectedAlert, Incident
 from lab.incidents.scores import ANSWERS, CAUSE_NAMES, Answer, RunScore, Totals, score, totals
+from lab.incidents.seeds import TUNING_SEEDS
 from lab.incidents.stored_results import HELD_OUT, TUNING, StoredResult
 
 _TITLES: Mapping[Column, str] = {
@@ -34,11 +35,34 @@ def render(incidents: Iterable[Incident], stored: Iterable[StoredResult]) -> str
         ]
         for kind in (HELD_OUT, TUNING)
     }
-    parts = [*_runs(known, results)]
+    parts = [*_expectations(known), *_runs(known, results)]
     for kind, title in ((HELD_OUT, "Held-out seeds"), (TUNING, "Tuning seeds")):
         if scores[kind]:
             parts += _section(title, known, scores[kind])
     return _TEMPLATE.read_text().format(factor=f"{FACTOR:g}", tables="\n".join(parts))
+
+
+def _expectations(known: Mapping[str, Incident]) -> Iterator[str]:
+    yield "## Expectations\n"
+    yield (
+        "The alerts that must fire, each within seconds of the onset, and the cause alerts that "
+        "may fire as well, with the reason. The names lack that of the service.\n"
+    )
+    rows = [
+        [
+            key if incident.harmful else f"*{key}*",
+            incident.title,
+            ", ".join(map(_expected, incident.alerts)) or "none",
+            "; ".join(f"`{name}`: {why}" for name, why in incident.confusions.items()) or _NONE,
+        ]
+        for key, incident in known.items()
+    ]
+    yield _table(("incident", "what happens", "expected alerts", "may fire as well"), rows)
+
+
+def _expected(alert: ExpectedAlert) -> str:
+    columns = f" ({', '.join(map(_TITLES.__getitem__, alert.columns))})"
+    return f"`{alert.name}` {_seconds(alert.seconds)}{'' if alert.columns == COLUMNS else columns}"
 
 
 def _runs(known: Mapping[str, Incident], results: Sequence[StoredResult]) -> Iterator[str]:
@@ -58,6 +82,7 @@ def _runs(known: Mapping[str, Incident], results: Sequence[StoredResult]) -> Ite
     if results:
         walls = [each.result.wall_seconds for each in results]
         yield f"A run takes {median(walls):.0f} s (median), at most {max(walls):.0f} s.\n"
+    yield f"Seeds that were used while tuning: {_numbers(TUNING_SEEDS)}.\n"
     yield from _missing(known, results)
 
 
@@ -84,13 +109,19 @@ def _section(
     played = {key: runs for key, runs in by_incident.items() if any(runs.values())}
     yield f"## {title}\n"
     yield "### Totals\n"
+    yield (
+        "Precision is the share of true pages among the runs with a page: in a harmful incident, "
+        "after its onset. Recall is the share of runs with a page among those of incidents that "
+        "must page in some column, so that it shows what a sidecar without a tap misses. Top 1 "
+        "and top 2 rank the causes of the diagnosis, also of one that cannot tell.\n"
+    )
     yield _totals(
         {column: totals(each for each in scores if each.column == column) for column in COLUMNS}
     )
     yield "### First alert\n"
     yield (
-        "The median time from the onset to the first page or ticket. Harmless incidents are in "
-        "italics: nothing may page.\n"
+        "The median time from the onset to the first page or ticket, or to the first expected "
+        "alert where neither comes. Harmless incidents are in italics: nothing may page.\n"
     )
     yield _by_column(known, played, _first)
     yield "### Symptoms\n"

@@ -17,6 +17,7 @@ from pathlib import Path
 from lab.incidents.catalogue import CATALOGUE
 from lab.incidents.result import IncidentResult, read_result
 from lab.incidents.score_page import render
+from lab.incidents.seeds import HELD_OUT_SEEDS, TUNING_SEEDS
 from lab.incidents.stored_results import (
     HELD_OUT,
     TUNING,
@@ -28,10 +29,6 @@ from lab.incidents.stored_results import (
     revision,
     write,
 )
-
-TUNING_SEEDS = (0, 1, 2, 100, 101, 102, 103, 104, 200, 201, 202, 203, 204, 300, 301, 302)
-"""Those from 100 on were held out until their results changed a check."""
-HELD_OUT_SEEDS = (303, 304, 305, 306, 307)
 
 _CHECKOUT = Path(__file__).parents[2]
 _PAGE = _CHECKOUT / "docs/reference/incident-scores.md"
@@ -77,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--incidents", type=_incidents, default=tuple(CATALOGUE), help="such as kv-pressure,healthy"
     )
-    parser.add_argument("--held-out", type=_seeds, default=HELD_OUT_SEEDS, help="such as 200-204")
+    parser.add_argument("--held-out", type=_seeds, default=HELD_OUT_SEEDS, help="such as 400-404")
     parser.add_argument("--tuning", type=_seeds, default=(), help="such as 0-2")
     parser.add_argument("--jobs", type=int, default=_JOBS, help="runs at the same time")
     parser.add_argument("--results", type=Path, default=_RESULTS, help="folder of results")
@@ -132,7 +129,7 @@ def _seeds(text: str) -> tuple[int, ...]:
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
         if not (first.isdigit() and (last.isdigit() or not last)):
-            raise ArgumentTypeError(f"{part!r} is no seed and no range of seeds, such as 200-204")
+            raise ArgumentTypeError(f"{part!r} is no seed and no range of seeds, such as 400-404")
         seeds += range(int(first), int(last or first) + 1)
     return tuple(seeds)
 

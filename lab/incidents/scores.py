@@ -24,7 +24,8 @@ _CAUSES_WITHOUT_PAGE = frozenset(alert.name for alert in CAUSE_ALERTS if alert.t
 class RunScore:
     """What one column made of one run; times in seconds of the lab after the onset.
 
-    ``first`` is the first page or ticket since the onset.  ``false_page`` is a page before the
+    ``first`` is the first page or ticket since the onset, and without any the first expected alert.
+    ``false_page`` is a page before the
     onset, or in a harmless incident.  ``answer`` is None without a diagnosis.  ``named`` is the
     cause or state that the diagnosis names with confidence.  ``rank`` is the place of the first
     right cause in the diagnosis, None if the incident has none in this column.
@@ -64,10 +65,14 @@ class RunScore:
         )
 
     def mark(self, cause: str) -> Mark:
-        """Classify a cause alert that fired in this run."""
+        """Classify a cause alert that fired in this run.
+
+        One that the incident expects in another column only is documented.
+        """
         if cause in self.expected:
             return "expected"
-        return "documented" if cause in self.incident.confusions else "unexpected"
+        documented = {*self.incident.confusions, *(each.name for each in self.incident.alerts)}
+        return "documented" if cause in documented else "unexpected"
 
 
 def must_page(incident: Incident) -> bool:
@@ -81,9 +86,10 @@ def score(incident: Incident, result: IncidentResult) -> list[RunScore]:
 
 
 def _score(incident: Incident, seed: int, column: Column, result: ColumnResult) -> RunScore:
-    notified = [each for each in result.alerts if each.severity in ("page", "ticket")]
-    since = [each for each in notified if each.seconds >= 0]
-    pages = [each.seconds for each in notified if each.severity == "page"]
+    since = [each for each in result.alerts if each.seconds >= 0]
+    notified = [each for each in since if each.severity in ("page", "ticket")]
+    expected = {each.name for each in incident.alerts if column in each.columns}
+    pages = [each.seconds for each in result.alerts if each.severity == "page"]
     right = incident.diagnosis.get(column, ())
     answer, named = _answer(result.diagnosis, right)
     keys = [cause["key"] for cause in result.diagnosis.get("causes", ())]
@@ -93,7 +99,11 @@ def _score(incident: Incident, seed: int, column: Column, result: ColumnResult) 
         seed=seed,
         column=column,
         result=result,
-        first=min(since, key=lambda each: (each.seconds, each.severity), default=None),
+        first=min(
+            notified or [each for each in since if each.name in expected],
+            key=lambda each: (each.seconds, each.severity),
+            default=None,
+        ),
         paged=any(seconds >= 0 for seconds in pages),
         false_page=any(seconds < 0 or not incident.harmful for seconds in pages),
         answer=answer,
@@ -172,7 +182,9 @@ def totals(scores: Iterable[RunScore]) -> Totals:
         true_pages=sum(each.paged for each in harmful),
         false_pages=sum(each.false_page for each in scored),
         missed_pages=sum(must_page(each.incident) and not each.paged for each in harmful),
-        detection=tuple(each.first.seconds for each in harmful if each.first),
+        detection=tuple(
+            each.first.seconds for each in harmful if each.first and each.first.severity != "info"
+        ),
         answers=Counter(each.answer for each in scored if each.answer),
         ranked=len(ranks),
         top1=sum(rank == 1 for rank in ranks),

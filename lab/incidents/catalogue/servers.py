@@ -277,7 +277,8 @@ INCIDENTS = (
         key="stuck-decode-trtllm",
         title="decoding of a trtllm-serve is stuck while /health returns 200",
         script=_stuck_decode_trtllm,
-        # Its iteration records come when a request completes: without a tap there is no sign of it.
+        # Its iteration records come when a request completes: without a tap only the last of them
+        # may show it.
         alerts=(ExpectedAlert("DecodeStuck", 30, WITH_TAP),),
         symptoms=("stuck",),
         diagnosis=in_columns("stuck_decode", columns=WITH_TAP) | {"scrape": ()},
