@@ -10,11 +10,14 @@ from runbooks.check_queries import Subject
 from runbooks.check_section import triage, triage_section
 from runbooks.diagnosis_check import DiagnosisCheck
 from runbooks.markdown import (
+    DETAILS,
     INDEX,
+    TRIAGE,
     about,
     bullets,
     dashboard,
     document,
+    escalation,
     owner_text,
     page_link,
     percent,
@@ -31,10 +34,6 @@ from slos.durations import format_duration, parse_duration
 from slos.explain import FAILURES
 from slos.indicators import good_sentence
 from slos.plan import PlannedAlert, PlannedObjective
-
-TRIAGE = "Triage in five minutes"
-DETAILS = "Details"
-"""The heading below which a page may be longer than two screens."""
 
 
 def alert_page(subject: Subject, alert: PlannedAlert) -> str:
@@ -56,7 +55,7 @@ def alert_page(subject: Subject, alert: PlannedAlert) -> str:
             "## Verify",
             *_verify(subject, alert),
             "## Escalate",
-            _decision(owner) if alert.kind in ("exhausted", "policy") else _escalation(owner),
+            _decision(owner) if alert.kind in ("exhausted", "policy") else escalation(owner),
             "## Related",
             bullets(_related(subject, alert)),
         ]
@@ -80,10 +79,13 @@ def _triage(
 def _triage_at_low_traffic(subject: Subject) -> Iterator[str]:
     planned, condition = subject.planned, subject.planned.low_traffic
     assert condition is not None  # noqa: S101  (else there is no such alert)
+    yield f"### 1. Is the share of bad {planned.indicator.events} still too high?"
+    yield promql(subject.recorded(names.error_ratio(condition.window)))
     yield (
-        f"1. Read the server's log of the bad {planned.indicator.events}: they are few.\n"
-        f"2. Take the triage of {page_link(planned.burn)}, with the range `[{condition.window}]` "
-        f"instead of `[{names.BASE_WINDOW}]`."
+        f"Expect at most {percent(condition.threshold)}. Otherwise read the server's log of the "
+        f"bad {planned.indicator.events}: they are few. Then take the triage of "
+        f"{page_link(planned.burn)}, with the range `[{condition.window}]` instead of "
+        f"`[{names.BASE_WINDOW}]`."
     )
 
 
@@ -318,8 +320,7 @@ def _verify(subject: Subject, alert: PlannedAlert) -> Iterator[str]:
         yield "The query of the first step has no result."
         return
     if alert.kind == "low_traffic":
-        yield "The bad share falls with each good request:"
-        yield promql(subject.recorded(names.error_ratio(subject.planned.windows[-1])))
+        yield "The share above falls with each good request."
         return
     if alert.kind == "burn":
         yield (
@@ -335,13 +336,6 @@ def _verify(subject: Subject, alert: PlannedAlert) -> Iterator[str]:
     yield promql(subject.recorded(names.BUDGET_REMAINING))
 
 
-def _escalation(owner: str) -> str:
-    return (
-        f"Call {owner_text(owner)} when two mitigations have not helped, or before you restart all "
-        "instances."
-    )
-
-
 def _decision(owner: str) -> str:
     return (
         f"Notify {owner_text(owner)} and the users of this objective. They decide what waits until "
@@ -353,6 +347,6 @@ def _related(subject: Subject, alert: PlannedAlert) -> Iterator[str]:
     planned = subject.planned
     if alert.kind == "burn":
         yield dashboard(subject.plan)
-    elif planned.burn in planned.alerts:
+    elif planned.burn in planned.alerts and alert.kind != "low_traffic":
         yield page_link(planned.burn)
     yield f"[All pages of {subject.plan.service.service}]({INDEX})"

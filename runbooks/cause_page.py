@@ -1,20 +1,24 @@
-"""The runbook page of a cause alert: its condition, what it explains, and its playbook."""
+"""The runbook page of a cause alert: what it explains, two checks, and its playbook."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from runbooks.markdown import (
+    DETAILS,
     INDEX,
+    TRIAGE,
     bullets,
     dashboard,
     document,
+    escalation,
     page_link,
     playbook_link,
     promql,
 )
 from runbooks.playbooks import PLAYBOOKS
 from slos import names
+from slos.cause_conditions import Condition
 from slos.causes import conditions
 from slos.plan import Plan, PlannedCause
 from slos.queries import burn_rate
@@ -26,37 +30,44 @@ _NAMED = 50
 def cause_page(plan: Plan, planned: PlannedCause) -> str:
     """Write the page of a cause alert."""
     service, cause = plan.service, planned.cause
+    first, *others = conditions(cause, plan.scope)
+    details = [cause.details, _others(first, others)]
     return document(
         [
             f"# {planned.alert.name}",
             "## Meaning",
             f"At `{service.service}`, {cause.summary}. {cause.why}",
-            f"The alert fires when this has had a result for {cause.lasting}:",
-            *_conditions(planned, plan),
             "## Impact",
             "A cause alert alone does not mean that users notice it. It explains "
             f"{explained(planned)}.",
-            "## Playbook",
-            f"Open {playbook_link(PLAYBOOKS[cause.runbook])}.",
-            "## Verify",
-            "The alert ends when its condition does. Then these burn rates fall to 1 or less:",
+            f"## {TRIAGE}",
+            "### 1. Does an objective burn its error budget?",
             promql(burn_rate(names.BASE_WINDOW, service.service)),
+            "Expect at most 1. Otherwise users notice it: mitigate before you look for the origin.",
+            "### 2. Does the cause last?",
+            promql(first.expr),
+            f"Expect no result; the alert fires when there was one for {cause.lasting}. Otherwise "
+            f"open {playbook_link(PLAYBOOKS[cause.runbook])}.",
+            *([f"## {DETAILS}", *details] if any(details) else ()),
+            "## Verify",
+            "The second query has no result, and the first is 1 or less.",
+            "## Escalate",
+            escalation(service.owner),
             "## Related",
             bullets(_related(plan, planned)),
         ]
     )
 
 
-def _conditions(planned: PlannedCause, plan: Plan) -> Iterator[str]:
-    """Show the first condition; the others differ in labels only."""
-    first, *others = conditions(planned.cause, plan.scope)
-    yield promql(first.expr)
-    if others:
-        values = (value for other in others for value in other.labels.values())
-        yield (
-            f"This is the one for {', '.join(first.labels.values())}; the same exists for "
-            f"{', '.join(values)}."
-        )
+def _others(first: Condition, others: Sequence[Condition]) -> str:
+    """Name the conditions that are not shown; they differ in labels only."""
+    if not others:
+        return ""
+    values = (value for other in others for value in other.labels.values())
+    return (
+        f"The second query is the one for {', '.join(first.labels.values())}; the same exists for "
+        f"{', '.join(values)}."
+    )
 
 
 def _related(plan: Plan, planned: PlannedCause) -> Iterator[str]:

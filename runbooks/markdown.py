@@ -18,6 +18,9 @@ PLAYBOOKS_FOLDER = "playbooks"
 """The folder of a service's playbooks, next to its alert pages."""
 BY_SYMPTOM = "By symptom"
 """The heading of the index above a service's playbooks."""
+TRIAGE = "Triage in five minutes"
+DETAILS = "Details"
+"""The heading below which the page of an alert may be longer than two screens."""
 CAUSE_ALERTS = "Cause alerts"
 """The heading of the index above a service's cause alerts."""
 SCREEN_COLUMNS = 100
@@ -45,6 +48,14 @@ def screen_lines(blocks: Iterable[str]) -> int:
 def owner_text(owner: str) -> str:
     """Name the owner of a service or an objective."""
     return f"**{plain(owner)}**" if owner else "the service's owner"
+
+
+def escalation(owner: str) -> str:
+    """Say whom to call, and when."""
+    return (
+        f"Call {owner_text(owner)} when two mitigations have not helped, or before you restart all "
+        "instances."
+    )
 
 
 def dashboard(plan: Plan) -> str:

@@ -149,8 +149,9 @@ def _verify(plan: Plan, playbook: Playbook) -> Iterator[str]:
 
 def _related(plan: Plan, playbook: Playbook, others: Mapping[str, Playbook]) -> Iterator[str]:
     up = "../"
+    linked = {CHECKS[step.check].points_to for step in playbook.steps}
     for key in playbook.see:
-        if key in others:
+        if key in others and key not in linked:
             yield neighbour_link(others[key])
     for planned in plan.causes:
         if planned.cause.runbook == playbook.key:

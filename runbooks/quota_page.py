@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from runbooks.markdown import INDEX, bullets, dashboard, document, page_link, promql
+from runbooks.markdown import (
+    INDEX,
+    TRIAGE,
+    bullets,
+    dashboard,
+    document,
+    owner_text,
+    page_link,
+    promql,
+)
 from slos import quotas
 from slos.plan import Plan, PlannedAlert
 from slos.quotas import QuotaAlert
@@ -22,14 +31,18 @@ def quota_page(plan: Plan, alert: QuotaAlert, planned: PlannedAlert) -> str:
             "## Impact",
             "None on other tenants by itself. More tokens than planned cost GPU-hours, and queue "
             "other requests if the servers are saturated.",
-            "## Triage",
-            "Find out since when the tenant uses more, and which tokens they are:",
+            f"## {TRIAGE}",
+            "### 1. How much of the quota is used?",
+            promql(quotas.shares(service)),
+            "Expect below 1. Otherwise the tenant exceeds its quota, or will at its recent pace.",
+            "### 2. Since when, and of which tokens?",
             promql(quotas.recent_tokens(service)),
+            "Expect the rate of the days before, in a graph of the last week. Otherwise:",
             bullets(
                 (
                     "A jump at a release of the tenant: a prompt grew, or retries repeat requests.",
                     "More requests of the same size: the tenant's own traffic grew.",
-                    "Neither: the quota is too low for the tenant.",
+                    "Neither of them: the quota is too low for the tenant.",
                 )
             ),
             "## Mitigation",
@@ -41,8 +54,9 @@ def quota_page(plan: Plan, alert: QuotaAlert, planned: PlannedAlert) -> str:
                 )
             ),
             "## Verify",
-            "The used and the projected share of each quota:",
-            promql(quotas.shares(service)),
+            "The first query is below 1 for the tenant.",
+            "## Escalate",
+            f"Call {owner_text(service.owner)} before you limit a tenant.",
             "## Related",
             bullets(
                 (

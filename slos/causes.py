@@ -54,9 +54,10 @@ class CauseAlert:
     """A cause and its conditions.
 
     ``runbook`` is its key in the runbooks; ``symptoms`` are the indicators whose objectives it
-    explains.  ``why`` links the condition to the cause, and ``value`` describes the alert's value,
-    with a template for it.  ``tier`` is its urgency; ``reads`` are the recorded series of its
-    conditions.  ``by_instance`` is false where no series of the alert has an instance.
+    explains.  ``why`` links the condition to the cause in one sentence; ``details`` follow below
+    the triage.  ``value`` describes the alert's value, with a template for it.  ``tier`` is its
+    urgency; ``reads`` are the recorded series of its conditions.  ``by_instance`` is false where no
+    series of the alert has an instance.
     """
 
     name: str
@@ -67,6 +68,7 @@ class CauseAlert:
     lasting: str
     conditions: Conditions
     value: str = ""
+    details: str = ""
     tier: str = "cause"
     reads: tuple[Recording, ...] = ()
     by_instance: bool = True
@@ -98,14 +100,14 @@ CAUSE_ALERTS: tuple[CauseAlert, ...] = (
         "KvCachePressure",
         "kv_pressure",
         "sequences are queued because the KV cache is full",
-        "The batch has free slots, and the KV cache is nearly full. TensorRT-LLM's default policy "
-        "(GUARANTEED_NO_EVICT) schedules a sequence only when its whole response fits: so others "
-        "are queued, and no sequence is paused.",
+        "The batch has free slots, and the KV cache is nearly full.",
         ("ttft", "e2e", "queue", "goodput", "kv_headroom"),
         "10m",
         one(kv_pressure),
         value=f"KV cache in use: {_PERCENT}",
         reads=(BATCH, PAUSED),
+        details="TensorRT-LLM's default policy (GUARANTEED_NO_EVICT) schedules a sequence only "
+        "when its whole response fits: so others are queued, and no sequence is paused.",
     ),
     CauseAlert(
         "SequencesPaused",
@@ -135,34 +137,37 @@ CAUSE_ALERTS: tuple[CauseAlert, ...] = (
         "stuck_decode",
         "sequences are active, but no token is generated",
         "An engine with work iterates many times a second, but the sidecar has observed no "
-        "token, iteration or finished request. Health endpoints still return 200.",
+        "token, iteration or finished request.",
         ("ttft", "itl", "e2e", "max_gap", "availability", "stream_completion", "goodput"),
         "1m",
         one(stuck),
         tier="page",
+        details="Health endpoints still return 200.",
     ),
     CauseAlert(
         "ClientDisconnectsAtTimeout",
         "gateway_timeout",
         "clients disconnect at the same age: a time-out",
         "Users disconnect at any age; a time-out of a gateway or a client library disconnects at "
-        "one. At least half of all disconnects, and the latest, are within 5% of this age.",
+        "one.",
         ("ttft", "disconnects", "goodput"),
         "5m",
         one(age_spikes),
         value=f"Time-out: {_DURATION}",
         reads=(AGES,),
+        details="At least half of all disconnects, and the latest, are within 5% of this age.",
     ),
     CauseAlert(
         "RetryStorm",
         "timeout_storm",
         "clients repeat requests that failed or timed out shortly before",
-        "More than a tenth of all requests are retries. They add to the load that made the first "
-        "attempt fail, and sustain it after the original cause is gone.",
+        "More than a tenth of all requests are retries, which add to the load that made the first "
+        "attempt fail.",
         ("ttft", "queue", "availability", "goodput", "sequence_headroom"),
         "5m",
         one(retry_storm),
         value=f"Retries: {_PERCENT} of requests",
+        details="Retries sustain the load after the original cause is gone.",
     ),
     CauseAlert(
         "SlowClients",
@@ -213,14 +218,14 @@ CAUSE_ALERTS: tuple[CauseAlert, ...] = (
         "signal_unavailable",
         "the sidecar reports a signal as unavailable that objectives need",
         "The server does not provide the signal, or no tap observes its streams: its requests "
-        "count as neither good nor bad. `tokenslo doctor` and the sidecar's status page give the "
-        "reason and the fix.",
+        "count as neither good nor bad.",
         tuple(INDICATORS),
         "30m",
         signal_unavailable,
         value="Servers without {{ $labels.signal }}: {{ $value }}",
         tier="ticket",
         by_instance=False,
+        details="`tokenslo doctor` and the sidecar's status page give the reason and the fix.",
     ),
     CauseAlert(
         "ModelNotReady",
@@ -235,8 +240,8 @@ CAUSE_ALERTS: tuple[CauseAlert, ...] = (
         "GpuMemoryNearFull",
         "engine_death",
         "the memory of a GPU is nearly full",
-        "Engines take most of it when they start. The last 2% are for activations and other "
-        "processes; without them the engine dies in the middle of its streams.",
+        "Engines take most of it when they start, and without the last 2%, for activations and "
+        "other processes, an engine dies in the middle of its streams.",
         ("availability", "stream_completion", "goodput"),
         "15m",
         one(memory),
@@ -246,26 +251,27 @@ CAUSE_ALERTS: tuple[CauseAlert, ...] = (
         "BadVersion",
         "bad_rollout",
         "one version fails more often than the best one",
-        "Its failure ratio is over three times that of the best version plus one percentage "
-        "point. The versions share one kind of traffic, so the version makes the difference.",
+        "Its failure ratio is over three times that of the best version plus one percentage point.",
         ("availability", "stream_completion", "goodput"),
         "5m",
         bad_version,
         value=f"Failing: {_PERCENT} of requests of version {{{{ $labels.version }}}}",
         reads=(FAILURES,),
+        details="The versions share one kind of traffic, so the version makes the difference.",
     ),
     CauseAlert(
         "SlowVersion",
         "bad_rollout",
         "one version is slower than the best one",
         "Its mean time to the first token, or between tokens (label signal), is more than twice "
-        "that of the best version. The versions share one kind of traffic, so the version makes "
-        "the difference; often no request fails.",
+        "that of the best version.",
         ("ttft", "itl", "tpot", "e2e", "max_gap", "goodput"),
         "5m",
         slow_version,
         value=f"Mean {{{{ $labels.signal }}}} of version {{{{ $labels.version }}}}: {_DURATION}",
         reads=tuple(MEANS.values()),
+        details="The versions share one kind of traffic, so the version makes the difference; "
+        "often no request fails.",
     ),
 )
 """In the order of the generated file."""

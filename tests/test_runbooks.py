@@ -16,16 +16,15 @@ from promql_selectors import selectors, unknown
 from service_example import example, objective
 
 import runbooks
-from runbooks.alert_page import DETAILS, TRIAGE
 from runbooks.check_queries import Subject
 from runbooks.check_section import TRIAGE_CHECKS, triage
 from runbooks.checks import CHECKS
-from runbooks.markdown import playbook_file, promql, sentence
+from runbooks.markdown import DETAILS, TRIAGE, playbook_file, playbook_link, promql, sentence
 from runbooks.playbooks import PLAYBOOKS
 from runbooks.playbooks.generic import GENERIC as GENERIC_PLAYBOOKS
 from runbooks.triage import checks, playbooks, playbooks_of
 from slos.indicators import GENERIC, INDICATORS
-from slos.model import Alerting, Objective, PolicyStep, TimeSlices
+from slos.model import Alerting, Objective, PolicyStep, TimeSlices, TokenQuota
 
 
 def pages(plan):
@@ -73,7 +72,8 @@ ALERT_SECTIONS = [
     "Escalate",
     "Related",
 ]
-CAUSE_SECTIONS = ["Meaning", "Impact", "Playbook", "Verify", "Related"]
+CAUSE_SECTIONS = ["Meaning", "Impact", TRIAGE, DETAILS, "Verify", "Escalate", "Related"]
+QUOTA_SECTIONS = ["Meaning", "Impact", TRIAGE, "Mitigation", "Verify", "Escalate", "Related"]
 PLAYBOOK_SECTIONS = [
     "Meaning", "Impact", "Diagnosis", "Mitigation", "Verify", "Escalate", "Follow-up", "See also",
 ]  # fmt: skip
@@ -91,7 +91,9 @@ def test_pages_have_the_customary_sections_in_order():
             assert [each for each in ALERT_SECTIONS if each in found] == found
             assert {*ALERT_SECTIONS} - {*found} <= {"Other playbooks", DETAILS}
         for cause in plan.causes:
-            assert sections(made[f"{home}/{cause.alert.name}.md"]) == CAUSE_SECTIONS
+            found = sections(made[f"{home}/{cause.alert.name}.md"])
+            assert [each for each in CAUSE_SECTIONS if each in found] == found
+            assert {*CAUSE_SECTIONS} - {*found} <= {DETAILS}
         for playbook in playbooks_of(plan):
             assert sections(made[f"{home}/{playbook_file(playbook.key)}"]) == PLAYBOOK_SECTIONS
 
@@ -107,7 +109,42 @@ def test_alert_pages_fit_on_two_screens_before_their_details():
             above = re.split(f"\n## (?:{DETAILS}|Verify)\n", text)[0]
             height = sum(max(1, -(-len(line) // 100)) for line in above.splitlines())
             assert height <= 2 * SCREEN_LINES, (alert.name, height)
-            assert (alert.kind != "low_traffic") <= above.count("\n### ") <= TRIAGE_CHECKS
+            assert 1 <= above.count("\n### ") <= TRIAGE_CHECKS
+
+
+def meaning(text):
+    return text.partition("\n## Meaning\n")[2].partition("\n## ")[0].strip()
+
+
+def test_pages_of_causes_have_two_sentences_two_checks_and_a_playbook():
+    for plan in (PLAN, MANY, GENERIC_PLAN):
+        for cause in plan.causes:
+            text = page(plan, cause.alert.name)
+            above = re.split(f"\n## (?:{DETAILS}|Verify)\n", text)[0]
+            assert len(re.findall(r"[.?!](?: |$)", meaning(text))) == 2, meaning(text)
+            assert above.count("\n### ") == above.count("\nExpect ") == 2
+            assert f"Otherwise open {playbook_link(PLAYBOOKS[cause.cause.runbook])}." in above
+            height = sum(max(1, -(-len(line) // 100)) for line in above.splitlines())
+            assert height <= 2 * SCREEN_LINES, (cause.alert.name, height)
+
+
+def test_pages_of_quotas_have_the_value_that_decides():
+    quotas = (TokenQuota("acme", 1_000_000, "day"),)
+    plan = example(objective("ttft"), quotas=quotas)
+    made = pages(plan)
+    for name in ("NearlyUsed", "Exceeded", "Projected"):
+        (text,) = (text for path, text in made.items() if path.endswith(f"Quota{name}.md"))
+        assert sections(text) == QUOTA_SECTIONS
+        assert text.count("\n### ") == text.count("\nExpect ") == 2
+
+
+def test_playbooks_link_what_their_steps_do_not():
+    for path, text in PAGES.items():
+        if "/playbooks/" in path:
+            steps, _, see = text.partition("\n## See also\n")
+            steps = steps.partition("\n## Diagnosis\n")[2].partition("\n## Mitigation\n")[0]
+            linked = set(re.findall(r"\]\(([a-z-]+\.md)\)", steps))
+            assert not linked & set(re.findall(r"\]\(([a-z-]+\.md)\)", see)), path
 
 
 def test_every_triage_check_has_its_query_its_value_and_its_playbook():
