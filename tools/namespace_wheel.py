@@ -40,8 +40,9 @@ def moved(source: bytes, name: str, modules: Collection[str]) -> bytes:
     """
     lines = source.splitlines(keepends=True)
     edits = []
+    packages = {module for module in modules if "." not in module}
     for node in ast.walk(ast.parse(source, name)):
-        for module in _named_in_strings(node, modules):
+        for module in _named_in_strings(node, modules, packages):
             raise NamespaceError(
                 f"{name}:{getattr(node, 'lineno', 1)}: a string names the module {module}. "
                 "Fix: derive the name from __name__ or __package__."
@@ -76,9 +77,10 @@ def _keyword(node: ast.Import | ast.ImportFrom, name: str, modules: Collection[s
     )
 
 
-def _named_in_strings(node: ast.AST, modules: Collection[str]) -> Iterator[str]:
-    """Yield the modules that are named in strings, directly in ``node``."""
-    packages = {module for module in modules if "." not in module}
+def _named_in_strings(
+    node: ast.AST, modules: Collection[str], packages: Collection[str]
+) -> Iterator[str]:
+    """Yield the modules, some of them top-level packages, that are named directly in ``node``."""
     for text in _strings(ast.iter_child_nodes(node)):
         if "." in text and text.rstrip(".") in modules and not text.startswith("."):
             yield text.rstrip(".")
@@ -86,11 +88,11 @@ def _named_in_strings(node: ast.AST, modules: Collection[str]) -> Iterator[str]:
         function = node.func
         called = getattr(function, "attr", getattr(function, "id", ""))
         if called in _IMPORTERS:
-            yield from packages.intersection(_strings(node.args[:1]))
+            yield from (name for name in _strings(node.args[:1]) if name in packages)
     if isinstance(node, ast.List | ast.Tuple):
         for flag, module in pairwise(node.elts):
             if "-m" in _strings([flag]):
-                yield from packages.intersection(_strings([module]))
+                yield from (name for name in _strings([module]) if name in packages)
 
 
 def _strings(nodes: Iterable[ast.AST]) -> list[str]:
