@@ -153,6 +153,7 @@ def test_ctrl_c_stops_all_processes_and_prints_a_summary(tmp_path: Path) -> None
     assert children(tmp_path) == []
 
 
+@pytest.mark.long
 def test_killed_demo_stops_its_servers(tmp_path: Path) -> None:
     with started(tmp_path, "--no-prometheus") as process:
         wait_for(tmp_path / "run/sidecar.log", "metrics http://")
@@ -161,6 +162,7 @@ def test_killed_demo_stops_its_servers(tmp_path: Path) -> None:
     wait_until(lambda: not children(tmp_path), 30)
 
 
+@pytest.mark.long
 def test_piped_output_has_addresses_and_summary(tmp_path: Path) -> None:
     with started(tmp_path, "--for", "5s", "--no-prometheus") as process:
         out, err = process.communicate(timeout=60)

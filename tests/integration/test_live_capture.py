@@ -90,7 +90,7 @@ async def test_client_disconnect(test_triton: Triton) -> None:
     assert 0.15 < left[2] - log.streams[0].arrived < 0.4
 
 
-@pytest.mark.parametrize("protocol", ["chat", "completions"])
+@pytest.mark.parametrize("protocol", [pytest.param("chat", marks=pytest.mark.long), "completions"])
 async def test_fake_trtllm_serve_under_load(protocol: Protocol, look_alike: ServerProcess) -> None:
     async with capturing(look_alike.ports[0]) as log:
         saw = await Load(look_alike.url, load_of(protocol)).run()

@@ -150,7 +150,7 @@ def request(prompt: str) -> Any:
     return text
 
 
-@pytest.mark.parametrize("protocol", ["chat", "completions"])
+@pytest.mark.parametrize("protocol", [pytest.param("chat", marks=pytest.mark.long), "completions"])
 @on_loop("uvloop")
 async def test_fake_trtllm_serve_under_load(protocol: Protocol, look_alike: ServerProcess) -> None:
     async with proxied(look_alike) as (ports, log):

@@ -53,8 +53,8 @@ PEERS = ("idle", "births")
 OTHERS = ("ttft", "goodput", "by-server", "kv-headroom")
 HARD = "births"
 ROLLOUTS = ("births", "labels")
-# One without traffic at times, one with rollouts, one with scrapes that fail.
-IN_EVERY_RUN = ("idle", "births", "gaps")
+# One without traffic at times, one with rollouts.
+IN_EVERY_RUN = ("idle", "births")
 
 Start = Callable[..., Prometheus]
 Results = dict[tuple[str, str, str, str], ToolComparison]

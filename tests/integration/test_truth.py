@@ -45,7 +45,7 @@ from tests.truth.crowd import UNKNOWN
 pytestmark = pytest.mark.alone
 
 STREAMS = 2_000
-PART = 0.1
+PART = 0.07
 """The share of the streams in the short test."""
 ENGINE = EngineSettings(step_seconds=0.022, sequence_seconds=0.0005, kv_blocks=2000)
 SIMULATED = ("http", "http_stalled", "grpc")
