@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -79,3 +80,19 @@ def interrupted(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 def test_an_interrupted_run_leaves_no_process(interrupted: Path) -> None:
     wait_until(lambda: not processes_with(f"{interrupted}/"), PATIENCE)
+
+
+def test_the_demo_plays_an_incident_and_ends_with_its_diagnosis(tmp_path: Path) -> None:
+    command = ["demo", "--incident", "stuck-decode", "--seed", "7", "-o", tmp_path]
+    done = subprocess.run(
+        [sys.executable, "-m", "tokenslo", *command], capture_output=True, text=True, cwd=ROOT
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    alerts, diagnosis = done.stdout.split("\nAlerts, by seconds after the onset:\n")[1].split(
+        "\nChecks:\n"
+    )
+    assert re.search(r"^ +\d+\.\d  page    .*DecodeStuck$", alerts, re.MULTILINE)
+    # The diagnosis is made at the first page, when a cause may not be certain yet.
+    assert re.search(r"^Verdict: .*Decoding is stuck", diagnosis, re.MULTILINE)
+    assert "\nFirst mitigation: " in diagnosis
+    assert processes_with(str(tmp_path)) == {}
