@@ -135,6 +135,13 @@ _FAMILY_LABELS: Mapping[str, tuple[str, ...]] = {
 }
 
 
+_KV_HELP = (
+    "Estimate of tokens in the KV cache x seconds, of streams that ended: input tokens, and output "
+    "tokens so far, from the first token to the end; earlier if the engine reports the queue time. "
+    "Shared blocks count for each stream."
+)
+
+
 def _member(family: str, value: str, key: str, title: str) -> Signal:
     metric, kind, text, label, unit = _FAMILIES[family]
     labels = _FAMILY_LABELS.get(family, ())
@@ -232,6 +239,12 @@ SIGNALS: Mapping[str, Signal] = _catalogue(
            "counter", "KV-cache blocks served from the prefix cache instead of being computed."),
     Signal("kv_missed_blocks", "KV-cache blocks missed", "llm_kv_cache_missed_blocks_total",
            "counter", "KV-cache blocks computed because the prefix cache did not have them."),
+    Signal("kv_token_seconds", "KV-cache token-seconds", "llm_kv_cache_token_seconds_total",
+           "counter", _KV_HELP),
+    Signal("tenant_kv_token_seconds", "KV-cache token-seconds of tenants",
+           "llm_tenant_kv_cache_token_seconds_total", "counter",
+           f"Of one tenant: {_KV_HELP[0].lower()}{_KV_HELP[1:]}",
+           labels=(TENANT,)),
     Signal("preemptions", "Preemptions", "llm_preemptions_total", "counter",
            "Sequences paused or suspended to make room in the KV cache."),
     Signal("draft_tokens", "Draft tokens", "llm_draft_tokens_total", "counter",

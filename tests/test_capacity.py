@@ -84,8 +84,9 @@ def series_of(recorder: StreamRecorder) -> int:
 
 
 def send(recorder: StreamRecorder, outcome: Outcome, reason: str = "", tenant: str = "") -> None:
-    """Record one streaming request with one chunk."""
-    stream = Stream("chat", MODEL, tenant=tenant, streaming=True)
+    """Record one streaming request with one chunk and its numbers of tokens."""
+    stream = Stream("chat", MODEL, tenant=tenant, streaming=True, input_tokens=7, cached_tokens=0)
+    stream.counted, stream.output_tokens = True, 1
     recorder.started(stream, 0.0)
     recorder.chunk(stream, 0.1, 1)
     recorder.ended(stream, 0.2, outcome, reason, None)

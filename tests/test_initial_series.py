@@ -149,7 +149,7 @@ def test_gaps_are_evaluated_with_the_counts_of_the_histogram() -> None:
 
 def test_a_tenant_begins_at_zero_when_its_first_request_starts() -> None:
     recorder = StreamRecorder({})
-    play(recorder, stream(), *chunks(101.0), ended(102.0))
+    play(recorder, stream(input_tokens=7, cached_tokens=0), *chunks(101.0), ended(102.0))
     one = stream(tenant="acme")
     recorder.started(one, 103.0)
     initial = counter(recorder, "tenant_requests")

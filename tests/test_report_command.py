@@ -29,6 +29,9 @@ from usage.showback_json import as_json
 from usage.showback_text import as_text
 from usage.usage_queries import usage_queries
 
+WITHOUT_KV = {**answers(), "kv_token_seconds": [], "tenant_kv_token_seconds": []}
+ZERO_KV = {**WITHOUT_KV, "kv_token_seconds": [sample(0, instance="a", model="llama")]}
+
 
 def read(*days: Answers, **options: Any) -> UsagePeriod:
     """Read a period whose days have these answers."""
@@ -103,13 +106,48 @@ def test_servers_of_unknown_activity_are_in_the_residual() -> None:
 def test_estimates_are_labelled_by_direction() -> None:
     made = report(answers())
     assert by_tenant(made)["acme"]["quality"] == {
-        "input": "estimate", "cached_input": "unknown", "output": "exact", "wasted": "estimate"
+        "input": "estimate", "cached_input": "unknown", "output": "exact", "wasted": "estimate",
+        "kv_token_seconds": "estimate",
     }  # fmt: skip
     assert (
         "Tokens of llama are not exact: input (estimate), cached_input (unknown)."
         in (made["notes"])
     )
-    assert made["unavailable"][0]["name"] == "kv_block_seconds"
+    assert made["unavailable"] == []
+
+
+def test_kv_token_seconds_add_up_and_change_no_cost() -> None:
+    made, without = report(answers(), answers()), report(WITHOUT_KV, WITHOUT_KV)
+    held = {tenant: row["kv_token_seconds"] for tenant, row in by_tenant(made).items()}
+    assert held == {"acme": 30_000, "other": 8_000, None: 2_000}
+    assert any(note.startswith("KV-cache token-seconds are an estimate") for note in made["notes"])
+    for row, other in zip(made["tenants"], without["tenants"], strict=True):
+        assert row["cost"] == other["cost"]
+
+
+def test_kv_token_seconds_of_a_day_without_taps_are_missing_not_the_whole() -> None:
+    held = by_tenant(report(WITHOUT_KV, answers()))["acme"]["kv_token_seconds"]
+    assert held == 15_000
+
+
+@pytest.mark.parametrize(("day", "text", "csv_text"), [(WITHOUT_KV, "-", ""), (ZERO_KV, "0", "0")])
+def test_kv_token_seconds_that_no_tap_measures_are_absent_not_zero(
+    day: Answers, text: str, csv_text: str
+) -> None:
+    made = showback(read(day), ShowbackRules(2.5), "0.1.0")
+    measured = bool(csv_text)
+    assert [row["kv_token_seconds"] for row in as_object(made)["tenants"]] == (  # type: ignore[attr-defined]
+        [0, 0, 0] if measured else [None, None, None]
+    )
+    rows = list(csv.DictReader(io.StringIO(as_csv(made))))
+    assert [row["kv_token_seconds"] for row in rows] == [csv_text] * 3 + [""] * 3
+    [acme] = [line for line in as_text(made).splitlines() if " acme " in line]
+    assert acme.split()[7] == text
+    [cells] = [row for row in as_html(made).split("<tr>") if ">acme<" in row]
+    assert cells.split("<td>")[8] == text
+    reason = "no tap observed streams of llama with their number of input tokens"
+    for page in (as_text(made), as_html(made), as_json(made)):
+        assert (reason in page) is not measured
 
 
 def test_dcgm_counts_gpus() -> None:
@@ -172,7 +210,8 @@ def test_the_output_in_the_documentation_is_current(documented: Showback) -> Non
 def test_every_key_of_json_is_documented(documented: Showback) -> None:
     page = (ROOT / "docs/reference/json-output.md").read_text()
     described = page.partition("## Report\n")[2].partition("\n## ")[0]
-    made = set(re.findall(r'"(\w+)":', as_json(documented)))
+    without_kv = showback(read(WITHOUT_KV), ShowbackRules(2.5), "0.1.0")
+    made = set(re.findall(r'"(\w+)":', as_json(documented) + as_json(without_kv)))
     assert made == set(re.findall(r"`(\w+)`", described))
 
 

@@ -149,12 +149,15 @@ llm_tokens_total{direction="output",model="llama",version="1"} 4.0
 llm_tenant_tokens_total{direction="cached_input",model="llama",tenant="acme",version="1"} 2.0
 llm_tenant_tokens_total{direction="input",model="llama",tenant="acme",version="1"} 7.0
 llm_tenant_tokens_total{direction="output",model="llama",tenant="acme",version="1"} 4.0
+llm_kv_cache_token_seconds_total{model="llama",version="1"} 7.25
+llm_tenant_kv_cache_token_seconds_total{model="llama",tenant="acme",version="1"} 7.25
 llm_streams_total{model="llama",outcome="ok",phase="complete",version="1"} 1.0
 llm_tenant_streams_total{model="llama",outcome="ok",phase="complete",tenant="acme",version="1"} 1.0
 """
     )
     assert {measurement.method for measurement in measurements(recorder)} == {
         "wire",
+        "wire_kv_tokens",
         "wire_released",
         "wire_retries",
     }

@@ -234,6 +234,9 @@ async def test_streams_are_counted_from_zero_with_unavailable_signals(upstream: 
         tenants = next(r for r in second.measurements if r.signal == "tenant_requests")
         assert {dict(labels)["tenant"] for labels in tenants.samples} == {"acme"}
         assert total(second, "tenant_requests") == 2
+        # With tenants the tap measures prompts, as this server reports no number of tokens.
+        held = next(r for r in second.measurements if r.signal == "tenant_kv_token_seconds")
+        assert held.method == "wire_kv_partial"
         name = f"proxy=127.0.0.1:{port}=127.0.0.1:{upstream.port}"
 
         await settled(one, name)
@@ -303,7 +306,7 @@ async def test_tap_beside_other_sources_leaves_engine_signals_to_them(upstream: 
     assert snapshot.models == ()
     assert {gap.signal for gap in snapshot.missing} == {
         *("itl_normalized", "tpot", "queue", "prefill", "goodput"),
-        *("input_tokens", "cached_input_tokens"),
+        *("input_tokens", "cached_input_tokens", "kv_token_seconds"),
     } - {measurement.signal for measurement in snapshot.measurements}
 
 
@@ -322,6 +325,8 @@ async def test_goals_and_thresholds_reach_the_taps(upstream: Upstream) -> None:
     [ttft] = actual["ttft"].values()
     assert isinstance(ttft, Distribution)
     assert 0.123 in ttft.boundaries
+    reasons = {gap.signal: gap.reason for gap in snapshot.missing}
+    assert reasons["kv_token_seconds"] == "no stream had the number of its input tokens"
 
 
 async def test_requests_by_endpoint_reach_the_push(upstream: Upstream) -> None:

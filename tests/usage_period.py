@@ -55,10 +55,16 @@ def answers(
         ],
         "wasted_tokens": [sample(100 * scale, **a)],
         "tenant_wasted_tokens": [sample(100 * scale, tenant="acme", **a)],
+        "kv_token_seconds": [sample(20_000 * scale, **a)],
+        "tenant_kv_token_seconds": [
+            sample(15_000 * scale, tenant="acme", **a),
+            sample(4_000 * scale, tenant="other", **a),
+        ],
         "quality": [
             sample(1, model="llama", signal="output_tokens", quality="exact"),
             sample(1, model="llama", signal="tenant_input_tokens", quality="estimate"),
             sample(1, model="llama", signal="wasted_tokens", quality="estimate"),
+            sample(1, model="llama", signal="kv_token_seconds", quality="estimate"),
         ],
         "gpus": [sample(8 * minutes)],
     }

@@ -23,7 +23,7 @@ Query = Callable[[str, float], Sequence[Sample]]
 STEP = 86_400
 _SHORTEST_STEP = 3_600
 _ROUNDING = 0.5
-_FIELDS = ("input", "cached_input", "output", "requests", "wasted")
+_FIELDS = ("input", "cached_input", "output", "requests", "wasted", queries.KV)
 
 
 class NoUsageError(Exception):
@@ -90,6 +90,10 @@ class UsagePeriod:
     def unscraped(self) -> float:
         """Minutes in which scrapes of these servers failed."""
         return sum(server.unscraped for server in self.servers.values())
+
+    def has_kv_token_seconds(self, model: str) -> bool:
+        """Return whether a server reported the KV-cache token-seconds of a model."""
+        return any(queries.KV in one.models.get(model, ()) for one in self.servers.values())
 
 
 def read_usage(
@@ -158,6 +162,7 @@ def _add_step(
         (queries.REQUESTS, "requests"),
         (queries.TOKENS, ""),
         (queries.WASTED, "wasted"),
+        (queries.KV, queries.KV),
     ):
         for labels, value in _values(results[key]):
             server = _server(period, labels, server_label)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 
@@ -11,15 +11,13 @@ from usage.prometheus_usage import ServerPeriod, UsagePeriod
 from usage.token_usage import DEFAULT_WEIGHTS, NO_TENANT, TokenWeights
 
 OTHER = "other"
+NAMELESS = "the model without a name"
 _DIRECTIONS = ("input", "cached_input", "output", "wasted")
+_KV = "kv_token_seconds"
 _HOUR = 60.0
 _MILLION = 1_000_000
 _FULL = 0.9995
 """A coverage above this is printed as 100.0%."""
-UNAVAILABLE: Mapping[str, str] = {
-    "kv_block_seconds": "engines report KV-cache blocks of all requests together, never by request",
-}
-"""Measures of usage that are unavailable, with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +86,21 @@ class Showback:
         tokens = share.usage.tokens
         return self.cost(share.charged_hours) / tokens * _MILLION if tokens else None
 
-    def qualities(self, model: str) -> Mapping[str, str]:
-        """Return the quality of a model's tokens by direction: exact, estimate or unknown."""
-        return {each: self._quality(model, each) for each in _DIRECTIONS}
+    def kv_token_seconds(self, share: ConsumerShare) -> float | None:
+        """Return the KV-cache token-seconds of a consumer, None if its model has none."""
+        measured = self.period.has_kv_token_seconds(share.consumer.model)
+        return share.usage.kv_token_seconds if measured else None
 
-    def _quality(self, model: str, direction: str) -> str:
-        keys = (f"{direction}_tokens", f"tenant_{direction}_tokens")
+    def qualities(self, model: str) -> Mapping[str, str]:
+        """Return the quality of a model's usage: exact, estimate or unknown.
+
+        The keys are the directions of tokens, and ``kv_token_seconds``.
+        """
+        signals = {**{each: f"{each}_tokens" for each in _DIRECTIONS}, _KV: _KV}
+        return {each: self._quality(model, signal) for each, signal in signals.items()}
+
+    def _quality(self, model: str, signal: str) -> str:
+        keys = (signal, f"tenant_{signal}")
         found = {one for key in keys for one in self.period.qualities.get((model, key), ())}
         return next((one for one in ("estimate", "exact") if one in found), "unknown")
 
@@ -115,6 +122,14 @@ def _server(name: str, server: ServerPeriod, gpus: float) -> ServerUsage:
     return ServerUsage(
         name, server.present * hours, busy * hours, (observed - busy) * hours, server.served()
     )
+
+
+def unavailable(report: Showback) -> Iterator[tuple[str, str]]:
+    """Yield measures of usage that are unavailable, with the reason."""
+    missing = [one for one in _models(report) if not report.period.has_kv_token_seconds(one)]
+    if missing:
+        names = ", ".join(one or NAMELESS for one in missing)
+        yield _KV, f"no tap observed streams of {names} with their number of input tokens"
 
 
 def notes(report: Showback) -> Iterator[str]:
@@ -146,18 +161,26 @@ def notes(report: Showback) -> Iterator[str]:
         yield "Requests without a tenant have a row of their own: no header, or not seen by a tap."
     if OTHER in tenants:
         yield "The tenant other holds all tenants beyond the cardinality limit."
-    models = dict.fromkeys(share.consumer.model for share in report.allocation.shares)
-    for model in models:
+    for model in _models(report):
         rough = [
             direction
             for direction, quality in report.qualities(model).items()
-            if quality != "exact" and direction != "wasted"
+            if quality != "exact" and direction not in ("wasted", _KV)
         ]
         if rough:
-            yield f"Tokens of {model or 'the model without a name'} are not exact: " + (
+            yield f"Tokens of {model or NAMELESS} are not exact: " + (
                 ", ".join(f"{one} ({report.qualities(model)[one]})" for one in rough) + "."
             )
     yield "Wasted tokens are a lower bound."
+    if any(map(period.has_kv_token_seconds, _models(report))):
+        yield (
+            "KV-cache token-seconds are an estimate, of streams at taps from their first token to "
+            "their end. Divide by llm_kv_cache_block_tokens for block-seconds."
+        )
+
+
+def _models(report: Showback) -> Iterable[str]:
+    return dict.fromkeys(share.consumer.model for share in report.allocation.shares)
 
 
 def _worked(server: ServerPeriod) -> bool:
@@ -189,7 +212,7 @@ def as_object(report: Showback) -> dict[str, object]:
         "idle": _part(report, allocation.idle_hours),
         "wasted": _part(report, allocation.wasted_hours),
         "residual": _part(report, allocation.residual_hours),
-        "unavailable": [{"name": name, "reason": why} for name, why in UNAVAILABLE.items()],
+        "unavailable": [{"name": name, "reason": why} for name, why in unavailable(report)],
         "notes": list(notes(report)),
     }
 
@@ -201,6 +224,7 @@ def _consumer(report: Showback, share: ConsumerShare) -> dict[str, object]:
         "tenant": share.consumer.tenant or None,
         "requests": used.requests,
         "tokens": {each: getattr(used, each) for each in _DIRECTIONS},
+        _KV: report.kv_token_seconds(share),
         "quality": report.qualities(share.consumer.model),
         "weighted_tokens": share.weighted_tokens,
         **_part(report, share.charged_hours),

@@ -13,7 +13,7 @@ COLUMNS = (
     "kind", "model", "tenant", "requests", "input_tokens", "cached_input_tokens", "output_tokens",
     "wasted_tokens", "input_quality", "cached_input_quality", "output_quality", "wasted_quality",
     "gpu_hours", "wasted_gpu_hours", "idle_gpu_hours", "cost", "wasted_cost", "idle_cost",
-    "cost_per_million_tokens",
+    "cost_per_million_tokens", "kv_token_seconds", "kv_token_seconds_quality",
 )  # fmt: skip
 """``kind`` is tenant, no_tenant, idle, residual or total; all others add up to total."""
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -42,7 +42,7 @@ def _rows(report: Showback) -> Iterator[dict[str, str]]:
 
 def _consumer(report: Showback, share: ConsumerShare) -> dict[str, str]:
     used, consumer = share.usage, share.consumer
-    per_million = report.per_million(share)
+    per_million, kv_token_seconds = report.per_million(share), report.kv_token_seconds(share)
     return {
         "kind": "tenant" if consumer.tenant else "no_tenant",
         "model": _text(consumer.model),
@@ -60,6 +60,7 @@ def _consumer(report: Showback, share: ConsumerShare) -> dict[str, str]:
         "wasted_cost": _number(report.cost(share.wasted_hours)),
         "idle_cost": _number(report.cost(share.idle_hours)),
         "cost_per_million_tokens": "" if per_million is None else _number(per_million),
+        "kv_token_seconds": "" if kv_token_seconds is None else f"{kv_token_seconds:.0f}",
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from html import escape
 
-from usage.showback import UNAVAILABLE, Showback, notes
+from usage.showback import Showback, notes, unavailable
 from usage.showback_text import HEADINGS, reconciliation, summary, table
 
 _STYLE = """
@@ -40,7 +40,7 @@ def _page(report: Showback) -> Iterator[str]:
     for row in table(report):
         yield "<tr>" + "".join(f"<td>{escape(cell)}" for cell in row)
     yield f"</table></div><p>{escape(reconciliation(report))}<ul>"
-    for name, why in UNAVAILABLE.items():
+    for name, why in unavailable(report):
         yield f"<li>Unavailable: {escape(name)}: {escape(why)}."
     for note in notes(report):
         yield f"<li>{escape(note)}"

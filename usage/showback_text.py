@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from slos.text_table import text_table
 from usage.allocation import ConsumerShare
-from usage.showback import UNAVAILABLE, Showback, iso_time, notes
+from usage.showback import Showback, iso_time, notes, unavailable
 
 HEADINGS = (
-    "model", "tenant", "requests", "input", "cached", "output", "wasted", "GPU-hours", "share",
-    "cost", "wasted cost", "per 1M tokens",
+    "model", "tenant", "requests", "input", "cached", "output", "wasted", "KV token-s", "GPU-hours",
+    "share", "cost", "wasted cost", "per 1M tokens",
 )  # fmt: skip
 _NAMES = 2
 """Columns of text; the others are numbers."""
@@ -30,7 +30,7 @@ def _lines(report: Showback) -> Iterator[str]:
     yield from text_table(rows, right=range(_NAMES, len(HEADINGS)))
     yield ""
     yield reconciliation(report)
-    for name, why in UNAVAILABLE.items():
+    for name, why in unavailable(report):
         yield f"Unavailable: {name}: {why}."
     for note in notes(report):
         yield f"Note: {note}"
@@ -66,16 +66,18 @@ def table(report: Showback) -> Iterator[tuple[str, ...]]:
         ("total", allocation.gpu_hours, allocation.wasted_hours),
     ):
         waste = "" if wasted is None else _money(report.cost(wasted))
-        yield (name, *("",) * 6, *_part(report, hours), waste, "")
+        yield (name, *("",) * 7, *_part(report, hours), waste, "")
 
 
 def _consumer(report: Showback, share: ConsumerShare) -> tuple[str, ...]:
     used, per_million = share.usage, report.per_million(share)
+    kv_token_seconds = report.kv_token_seconds(share)
     counts = (used.requests, used.input, used.cached_input, used.output, used.wasted)
     return (
         share.consumer.model,
         share.consumer.tenant or NO_TENANT_TEXT,
         *(f"{count:,.0f}" for count in counts),
+        "-" if kv_token_seconds is None else f"{kv_token_seconds:,.0f}",
         *_part(report, share.charged_hours),
         _money(report.cost(share.wasted_hours)),
         "-" if per_million is None else _money(per_million),

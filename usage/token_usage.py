@@ -31,13 +31,17 @@ DEFAULT_WEIGHTS = TokenWeights()
 
 @dataclass(frozen=True, slots=True)
 class TenantTokens:
-    """Requests and tokens; ``cached_input`` is part of ``input``, ``wasted`` not of ``output``."""
+    """Requests, tokens and an estimate of the KV cache that they held.
+
+    ``cached_input`` is part of ``input``, ``wasted`` not of ``output``.
+    """
 
     requests: float = 0.0
     input: float = 0.0
     cached_input: float = 0.0
     output: float = 0.0
     wasted: float = 0.0
+    kv_token_seconds: float = 0.0
 
     @property
     def tokens(self) -> float:

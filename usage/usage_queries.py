@@ -11,6 +11,7 @@ MINUTE = 60
 REQUESTS, TENANT_REQUESTS = "requests", "tenant_requests"
 TOKENS, TENANT_TOKENS = "tokens", "tenant_tokens"
 WASTED, TENANT_WASTED = "wasted_tokens", "tenant_wasted_tokens"
+KV, TENANT_KV = "kv_token_seconds", "tenant_kv_token_seconds"
 MEASURED, PRESENT, OBSERVED, BUSY = "measured", "present", "observed", "busy"
 UNSCRAPED, QUALITY, GPUS = "unscraped", "quality", "gpus"
 
@@ -21,11 +22,13 @@ _METRICS = {
     TENANT_TOKENS: SIGNALS["tenant_output_tokens"].metric,
     WASTED: SIGNALS["wasted_tokens"].metric,
     TENANT_WASTED: SIGNALS["tenant_wasted_tokens"].metric,
+    KV: SIGNALS[KV].metric,
+    TENANT_KV: SIGNALS[TENANT_KV].metric,
 }
 _SIGNALS = (
     *("input_tokens", "cached_input_tokens", "output_tokens", "wasted_tokens"),
     *("tenant_input_tokens", "tenant_cached_input_tokens", "tenant_output_tokens"),
-    "tenant_wasted_tokens",
+    *("tenant_wasted_tokens", KV, TENANT_KV),
 )
 DCGM_GPU = "DCGM_FI_DEV_GPU_UTIL"
 """The series of dcgm-exporter that each GPU has."""

@@ -6,6 +6,12 @@ from collections.abc import Mapping
 
 from exporter.methods.method import DERIVED, ENGINE, SAMPLE, WIRE, Method
 
+_KV_ERRORS = (
+    "from the first token, so without prefill, unless the engine reports the queue time; too high "
+    "where sequences share blocks or are paused; excludes partly used blocks, responses in one "
+    "piece and what engines keep for reuse; counted when a stream ends"
+)
+
 METHODS: Mapping[str, Method] = {
     "wire": Method(
         WIRE,
@@ -69,6 +75,19 @@ METHODS: Mapping[str, Method] = {
         "estimate",
         "the bytes that the server still sent after a client disconnected",
         "a lower bound: the work of a server after a connection reset is invisible",
+    ),
+    "wire_kv_tokens": Method(
+        WIRE,
+        "estimate",
+        "input tokens x time, and output tokens x half of the time from the first to the last one",
+        _KV_ERRORS,
+    ),
+    "wire_kv_partial": Method(
+        WIRE,
+        "estimate",
+        "as wire_kv_tokens; without a number of tokens, the bytes of the prompt / bytes per token "
+        "and one token per chunk",
+        f"excludes streams whose prompt has an unknown length; {_KV_ERRORS}",
     ),
     "wire_retries": Method(
         WIRE,

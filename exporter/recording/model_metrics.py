@@ -35,6 +35,8 @@ WIRE_METHODS: Mapping[str, str] = {
     "disconnect_release": "wire_released",
     "wasted_tokens": "wire_released",
     "tenant_wasted_tokens": "wire_released",
+    "kv_token_seconds": "wire_kv_tokens",
+    "tenant_kv_token_seconds": "wire_kv_tokens",
     "suspected_retries": "wire_retries",
     "prompt_class": "wire_prompt_tokens",
 }
@@ -46,6 +48,7 @@ FALLBACK_METHODS: Mapping[str, str] = {
     "goodput": "wire_chunks",
     "input_tokens": "wire_usage",
     "cached_input_tokens": "wire_usage",
+    "kv_token_seconds": "wire_kv_partial",
     "prompt_class": "wire_prompt_bytes",
     "input_length": "wire_prompt_bytes",
     "output_length": "wire_chunks",
@@ -68,6 +71,7 @@ _ZERO_UNTIL_REPORTED = (
     slo_events("itl"),
     slo_events("tpot"),
     *_TOKENS,
+    "kv_token_seconds",
 )
 """Signals that no request has shown yet; they are exposed at zero."""
 _COUNTED_DURING_REQUEST = frozenset({"ttft", "itl", "e2e", "max_gap"})
@@ -290,7 +294,7 @@ class ModelMetrics:
         )
         shown = set()
         for measurement in self._recorder.measurements():
-            if measurement.signal != "itl_normalized" or _observed(measurement):
+            if self._is_available(measurement):
                 shown.add(measurement.signal)
                 yield self._named(measurement)
                 if measurement.signal in _PER_TOKEN and measurement.signal in self.thresholds:
@@ -300,6 +304,13 @@ class ModelMetrics:
             samples = self._zero(signal)
             if samples:
                 yield self._named(Measurement(signal, "", "", UNUSED, samples))
+
+    def _is_available(self, measurement: Measurement) -> bool:
+        """Return whether a measurement is served; tenants have a signal if their model has it."""
+        if measurement.signal == "itl_normalized":
+            return _observed(measurement)
+        of = _SIGNAL_OF_TENANT_COUNTER.get(measurement.signal, "")
+        return not of or of in self._unused or self._series(of) in self._recorder
 
     def _per_token(self, measurement: Measurement) -> Measurement:
         distribution = measurement.samples[UNLABELLED]

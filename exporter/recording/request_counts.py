@@ -1,8 +1,9 @@
-"""Count streams, disconnects and tokens of ended requests."""
+"""Count streams, disconnects, tokens and the KV cache of ended requests."""
 
 from __future__ import annotations
 
 from exporter.protocol.events import Stream
+from exporter.recording.kv_token_seconds import kv_token_seconds
 from exporter.recording.model_metrics import ModelMetrics
 from slos.outcomes import Outcome
 
@@ -77,8 +78,32 @@ def count_tokens(model: ModelMetrics, stream: Stream, outcome: Outcome, tenant: 
             model.end_zero_series(signal)
 
 
+def count_kv_cache(
+    model: ModelMetrics, stream: Stream, end: float, outcome: Outcome, tenant: str
+) -> None:
+    """Count the KV cache that a stream held until ``end``, tokens after a disconnect included.
+
+    Streams that end before their first token count nothing: most of them were queued.
+    """
+    if ended_without_token(stream, outcome) and (stream.streaming or outcome != "ok"):
+        return
+    tokens, is_count = model.prompt_lengths.tokens(stream)
+    untimed = not stream.chunks or stream.opaque
+    if untimed or not is_count or not stream.counted:
+        model.mark_estimated("kv_token_seconds")
+    if untimed or tokens is None:
+        model.end_zero_series("kv_token_seconds")
+        return
+    held = kv_token_seconds(stream, tokens, _output_tokens(stream), end)
+    model.count("kv_token_seconds", amount=held, tenant=tenant)
+
+
 def observe_lengths(model: ModelMetrics, stream: Stream, outcome: Outcome) -> None:
-    """Record the lengths of prompt and response, if there are prompt classes."""
+    """Record the lengths of prompt and response if there are prompt classes.
+
+    The bytes per token of prompts are learned in any case.
+    """
+    model.prompt_lengths.learn(stream)
     if not model.prompt_classes.labels:
         return
     tokens, is_count = model.prompt_lengths.tokens(stream)
@@ -91,7 +116,6 @@ def observe_lengths(model: ModelMetrics, stream: Stream, outcome: Outcome) -> No
             model.mark_estimated("output_length")
         if output := _output_tokens(stream):
             model.observe("output_length", output)
-    model.prompt_lengths.learn(stream)
 
 
 def _output_tokens(stream: Stream) -> int:

@@ -31,6 +31,7 @@ from exporter.recording.model_registry import CLASS_SERIES, MODEL_SERIES, ModelR
 from exporter.recording.request_counts import (
     chunk_tokens,
     count_disconnect,
+    count_kv_cache,
     count_stream,
     count_tokens,
     is_tpot_exact,
@@ -281,12 +282,14 @@ class StreamRecorder:
             outcome = "error"
         self._record_failure(stream, live, outcome, time)
         model, delivered, end = self._remove(stream, live), stream, time
+        released = time
         confirmed = outcome != "invalid"
         tenant = self._tenant(stream.tenant, partial(self._tenants.admit, confirmed=confirmed))
         tenant = model.begin_tenant(tenant)
         if outcome == "client_disconnected":
             delivered = live.at_fin or stream
             end = time if live.at_fin is None else live.at_fin.closing_at
+            released = end if stopped is None else stopped
             count_disconnect(model, delivered, end, tenant)
             if stopped is not None:
                 model.observe("disconnect_release", max(0.0, stopped - end))
@@ -309,6 +312,7 @@ class StreamRecorder:
         if stream.streaming:
             count_stream(model, delivered, outcome, tenant)
         count_tokens(model, delivered, outcome, tenant)
+        count_kv_cache(model, stream, released, outcome, tenant)
         observe_lengths(model, delivered, outcome)
         tpot = seconds_per_token(delivered) if outcome == "ok" else None
         if (

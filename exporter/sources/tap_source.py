@@ -47,6 +47,11 @@ _UNAVAILABLE: Mapping[str, Unavailable] = {
     "input_tokens": _NO_USAGE,
     "cached_input_tokens": _NO_USAGE,
     "output_tokens": _NO_USAGE,
+    "kv_token_seconds": Unavailable(
+        "no stream had the number of its input tokens",
+        f"{_USAGE}; or let the tap estimate it from the prompts: --tap-tenant-header NAME, or "
+        "prompt_classes in the SLO file",
+    ),
     "goodput": Unavailable(
         "no goodput objective selects this model",
         "write one, with the clauses of a good request, and give the sidecar --slo FILE",

@@ -50,6 +50,7 @@ TAP_SIGNALS = (
     "disconnect_release",
     "wasted_tokens",
     "partial_tokens",
+    "kv_token_seconds",
     "suspected_retries",
     "client_backpressure",
     "goodput",

@@ -42,6 +42,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "kv_block_tokens",
         "kv_reused_blocks",
         "kv_missed_blocks",
+        "kv_token_seconds",
         "memory_gpu",
         "memory_cpu",
         "memory_pinned",

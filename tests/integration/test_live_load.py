@@ -6,18 +6,20 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from lab.engine_settings import EngineSettings
-from lab.process import HOST, ServerProcess, free_ports, serve
+from lab.process import HOST, ServerProcess, free_ports, get, serve
 from lab.repository import write_repository
 from lab.triton import Triton
 from lab.trtllm_server import start
+from tests.polling import read_until
 
 pytestmark = [pytest.mark.alone, pytest.mark.long]
 
@@ -121,6 +123,37 @@ def test_client_and_sidecar_agree_before_trtllm_serve(tmp_path: Path) -> None:
     # A load that does not pass the tap is not what the sidecar recorded.
     assert direct["sidecar"]["agrees"] is False
     assert direct["sidecar"]["sidecar_requests"] == 0
+
+
+def token_seconds(request: Mapping[str, float]) -> float:
+    """Return the tokens that the engine held for a request x seconds, by the engine's own times."""
+    scheduled, first, last = (
+        request[f"{name}_time"] for name in ("first_scheduled", "first_token", "last_token")
+    )
+    prompt, output = request["prompt_tokens"], request["output_tokens"]
+    return prompt * (last - scheduled) + output * (last - first) / 2
+
+
+def test_kv_token_seconds_agree_with_the_engine(tmp_path: Path) -> None:
+    with (
+        start(tmp_path / "server", engine=ENGINE) as server,
+        sidecar(server, server.ports[0], tmp_path, "--trtllm", server.url) as (running, url),
+    ):
+        long_prompts = ("--prompt-tokens", "300", "--output-tokens", "40")
+        load(url, tmp_path, "--slo", "slo.yaml", *long_prompts)
+        requests = json.loads(get(server.ports[0], "/lab/truth")[1])["requests"]
+
+        def reported() -> float:
+            samples = text_string_to_metric_families(get(running.ports[0], "/metrics")[1])
+            return sum(
+                sample.value
+                for family in samples
+                for sample in family.samples
+                if sample.name == "llm_kv_cache_token_seconds_total"
+            )
+
+        held = pytest.approx(sum(map(token_seconds, requests)), rel=0.15)
+        assert read_until(reported, lambda found: found == held, 5.0, 0.2) == held
 
 
 # Written by the environment of aiperf: a tokenizer of words, because its own needs a download.

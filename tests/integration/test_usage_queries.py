@@ -6,11 +6,14 @@ import subprocess
 from pathlib import Path
 
 from tests import libyaml
+from tools.docs.pages import every_fence
 from usage.usage_queries import usage_queries
 
 SECONDS = 7_200
 # A counter of 10 a minute that restarts after an hour.
 COUNTER = "0+10x60 0+10x60"
+PAGE = "docs/how-to/usage-and-cost.md"
+[BLOCK_SECONDS] = (fence.body.strip() for page, fence in every_fence("promql") if page == PAGE)
 
 
 def test_queries_count_minutes_and_tokens(promtool: Path, tmp_path: Path) -> None:
@@ -23,6 +26,8 @@ def test_queries_count_minutes_and_tokens(promtool: Path, tmp_path: Path) -> Non
         f'llm_sequences{{{model},state="active"}}': "0x29 1x90",
         f'llm_tenant_tokens_total{{{model},tenant="acme",direction="output"}}': COUNTER,
         f'llm_tenant_wasted_tokens_total{{{model},tenant="acme"}}': COUNTER,
+        f'llm_tenant_kv_cache_token_seconds_total{{{model},tenant="acme"}}': COUNTER,
+        f"llm_kv_cache_block_tokens{{{model}}}": "32x120",
         f'tokenslo_signal_info{{{model},signal="output_tokens",quality="exact"}}': "1x120",
         'DCGM_FI_DEV_GPU_UTIL{gpu="0"}': "5x120",
         'DCGM_FI_DEV_GPU_UTIL{gpu="1"}': "5x120",
@@ -35,6 +40,8 @@ def test_queries_count_minutes_and_tokens(promtool: Path, tmp_path: Path) -> Non
         (queries["gpus"], "{}", 240),
         (queries["quality"], '{model="llama",quality="exact",signal="output_tokens"}', 1),
         (f"round({queries['tenant_wasted_tokens']}, 100)", f'{{{model},tenant="acme"}}', 1_200),
+        (f"round({queries['tenant_kv_token_seconds']}, 100)", f'{{{model},tenant="acme"}}', 1_200),
+        (f"round({BLOCK_SECONDS}, 2.5)", '{model="llama",tenant="acme"}', 1_200 / 32),
         (
             f"round({queries['tenant_tokens']}, 100)",
             f'{{{model},tenant="acme",direction="output"}}',

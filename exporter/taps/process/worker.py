@@ -117,9 +117,8 @@ async def _serve(link: socket.socket) -> None:
 
 
 def _configured_taps(settings: TapSettings, recorder: StreamRecorder) -> Iterator[_RunningTap]:
-    wire = WireSettings(
-        settings.tenant_header, os.urandom(SALT_BYTES), bool(settings.prompt_classes)
-    )
+    measure_prompts = bool(settings.prompt_classes or settings.tenant_header)
+    wire = WireSettings(settings.tenant_header, os.urandom(SALT_BYTES), measure_prompts)
     for text in settings.taps:
         listener = recorder.for_another_tap()
         tap = _tap(parse(text), settings, listener, wire)
