@@ -13,11 +13,12 @@ from hpack import Decoder, Encoder, NeverIndexedHeaderTuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.protocol.events import CLIENT, SERVER, ObserverSettings
+from exporter.protocol.events import CLIENT, SERVER, Direction, ObserverSettings
 from exporter.protocol.grpc_calls import MAX_REQUESTS
 from exporter.protocol.http2 import (
     FIELD_BURST,
     FIELDS_PER_SECOND,
+    LARGE_DATA,
     MAX_CALLS,
     Http2Observer,
 )
@@ -312,10 +313,10 @@ def test_header_fields_are_bounded_in_number_and_by_time(fields: int) -> None:
     assert not slow.inactive
 
 
-@pytest.mark.parametrize("kind", [PING, SETTINGS, RST, CONTINUATION])
-def test_frames_other_than_data_are_bounded_in_number_and_by_time(kind: int) -> None:
-    payload = bytes({PING: 8, SETTINGS: 6, RST: 4, CONTINUATION: 0}[kind])
-    stream = 1 if kind in (RST, CONTINUATION) else 0
+@pytest.mark.parametrize("kind", [PING, SETTINGS, RST, CONTINUATION, DATA])
+def test_small_frames_are_bounded_in_number_and_by_time(kind: int) -> None:
+    payload = bytes({PING: 8, SETTINGS: 6, RST: 4, CONTINUATION: 0, DATA: 0}[kind])
+    stream = 1 if kind in (RST, CONTINUATION, DATA) else 0
     logs = WireLog(), WireLog()
     flood, slow = (Http2Observer(log, ObserverSettings()) for log in logs)
     begin = PREFACE + frame(SETTINGS, 0, 0)
@@ -332,6 +333,16 @@ def test_frames_other_than_data_are_bounded_in_number_and_by_time(kind: int) -> 
     for number in range(20):
         slow.feed(CLIENT, one * (FIELDS_PER_SECOND // 10), 1.0 + 0.11 * number)
     assert not slow.inactive
+
+
+@pytest.mark.parametrize(("direction", "size"), [(CLIENT, LARGE_DATA), (SERVER, 0)])
+def test_large_requests_and_tokens_are_not_bounded(direction: Direction, size: int) -> None:
+    observer = Http2Observer(WireLog(), ObserverSettings())
+    observer.feed(CLIENT, PREFACE, 0.0)
+    observer.feed(direction, frame(SETTINGS, 0, 0), 0.0)
+    for _ in range(2 * FIELD_BURST // 64):
+        observer.feed(direction, frame(DATA, 0, 1, bytes(size)) * 64, 1.0)
+    assert not observer.inactive
 
 
 def test_a_quarter_of_a_megabyte_of_fields_does_not_stall() -> None:

@@ -7,11 +7,12 @@ import os
 import socket
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing, suppress
 from functools import partial
 from pathlib import Path
-from time import monotonic, process_time
+from time import monotonic, process_time, sleep
 
 import grpc
 import pytest
@@ -26,6 +27,7 @@ from exporter.taps.proxy.connection import MAX_REFUSED_CLIENTS, ClientConnection
 from exporter.taps.proxy.context import ProxyLimits
 from exporter.taps.proxy.local_responses import UnavailableGrpcServer
 from exporter.taps.proxy.proxy_tap import ProxyTap
+from exporter.taps.proxy.transports import LARGE_READ
 from exporter.taps.tap import ProxySpec
 from slos.errors import InvalidFile
 from tests.polling import until
@@ -43,6 +45,7 @@ from tests.proxy_setup import (
     reset,
 )
 
+BUSY_BYTES = 8 << 20
 UNREACHABLE = (
     b"HTTP/1.1 502 Bad Gateway\r\nContent-Type: application/json\r\nContent-Length: 57\r\n"
     b'Connection: close\r\n\r\n{"error":"the server behind the proxy cannot be reached"}'
@@ -291,6 +294,61 @@ def test_no_bytes_break_the_unavailable_grpc_server(data: bytes) -> None:
 
 # Limits.
 
+PING = _frame(6, 0, 0, bytes(8))
+
+
+@on_loop()
+async def test_bytes_before_the_first_grpc_request_are_bounded() -> None:
+    loop = asyncio.get_running_loop()
+    begin = GRPC_REQUESTS[: len(PREFACE) + 15]
+    async with proxied(limits=ProxyLimits(head_bytes=1000)) as scene:
+        client, server = await scene.pair(begin)
+        await loop.sock_sendall(client, PING * 100)
+        assert (await receive_all(client))[1] == "reset"
+        assert (await receive_all(server))[1] == "reset"
+        assert scene.refused() == {"too_long": 1}
+        client, server = await scene.pair(GRPC_REQUESTS)
+        await loop.sock_sendall(client, PING * 100)
+        assert await receive(server, 100 * len(PING)) == PING * 100
+        scene.server.close()
+        client = await scene.client(begin)
+        await until(lambda: scene.refused() == {"too_long": 1, "unreachable": 1})
+        await loop.sock_sendall(client, PING * 100)
+        assert (await receive_all(client))[1] == "reset"
+        assert scene.refused() == {"too_long": 2, "unreachable": 1}
+
+
+@pytest.mark.parametrize("direction", [CLIENT, SERVER])
+@on_loop("uvloop")
+async def test_a_busy_connection_is_read_once_per_iteration_of_the_loop(
+    direction: Direction,
+) -> None:
+    loop = asyncio.get_running_loop()
+    reads: Counter[int] = Counter()
+    iteration, ended = 0, False
+
+    def count() -> None:
+        nonlocal iteration
+        iteration += 1
+        if not ended:
+            loop.call_soon(count)
+
+    def on_feed(fed: Direction, data: bytes) -> None:
+        if fed == direction and len(data) >= LARGE_READ:
+            reads[iteration] += 1
+            sleep(0.002)  # meanwhile the kernel receives more
+
+    async with proxied(lambda: LoggingObserver(keep=False, on_feed=on_feed)) as scene:
+        client, server = await scene.pair()
+        sender, receiver = (client, server) if direction == CLIENT else (server, client)
+        sender.setblocking(True)
+        loop.call_soon(count)
+        sending = asyncio.create_task(asyncio.to_thread(sender.sendall, bytes(BUSY_BYTES)))
+        assert len(await receive(receiver, BUSY_BYTES)) == BUSY_BYTES
+        await sending
+        ended = True
+    assert set(reads.values()) == {1}
+
 
 @on_loop()
 async def test_connections_above_the_limit_get_503_with_retry_after() -> None:
@@ -388,6 +446,7 @@ async def test_only_connections_without_a_request_are_idle() -> None:
 PROGRAM = """
 import asyncio, resource, sys, uvloop
 from exporter.taps.proxy.proxy_tap import ProxyTap
+from exporter.taps.proxy.transports import LARGE_READ
 from exporter.taps.tap import ProxySpec
 from exporter.protocol.null_observer import NullObserver
 

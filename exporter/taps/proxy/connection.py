@@ -34,9 +34,11 @@ from exporter.taps.proxy.context import ProxyContext
 from exporter.taps.proxy.request_heads import FirstHead
 from exporter.taps.proxy.tls import HTTP2
 from exporter.taps.proxy.transports import (
+    LARGE_READ,
     close,
     descriptor,
     limit_write_buffer,
+    read_in_turns,
     reset,
     unsent,
 )
@@ -65,6 +67,7 @@ class ClientConnection(asyncio.Protocol):
         "_ended",
         "_fin_from_client",
         "_fin_from_server",
+        "_full",
         "_head",
         "_http2",
         "_idle_since",
@@ -99,6 +102,7 @@ class ClientConnection(asyncio.Protocol):
         self._injection: Injection | None = None
         self._fin_from_client = self._fin_from_server = False
         self._ended = False  # nothing is forwarded or observed any more
+        self._full = False  # the client reads more slowly than the server writes
         self._paused_at = 0.0
         self._deadline = self._idle_since = 0.0
         self.awaiting_response = True
@@ -126,7 +130,12 @@ class ClientConnection(asyncio.Protocol):
         if now > lag.fresh_until:
             now = max(self.last, lag.arrival_time(now, self._client))
         self.last = now
+        if len(data) >= LARGE_READ:
+            read_in_turns(self._client, self._shared.loop, self._may_read_client)
         self._receive(data, now)
+
+    def _may_read_client(self) -> bool:
+        return not (self._connecting or (self._server and self._server.full))
 
     def _receive_head(self, data: bytes, now: float) -> None:
         if self._observer is _NO_OBSERVER and not self._unsent:
@@ -160,6 +169,8 @@ class ClientConnection(asyncio.Protocol):
         """Forward bytes of a request, unless the observer refuses it as ambiguous."""
         if self._unavailable_server:
             self._unavailable_server.receive(data)
+            if self._refuse_long_start():
+                return
             self._check_first_request()
         elif self._http2:
             pass
@@ -183,12 +194,21 @@ class ClientConnection(asyncio.Protocol):
             self._unavailable_server = None
             self._deadline = 0.0
 
+    def _refuse_long_start(self) -> bool:
+        """Refuse an HTTP/2 client that sends too much before its first request; return whether."""
+        server = self._unavailable_server
+        if not server or server.requested or server.size <= self._shared.limits.head_bytes:
+            return False
+        self._refuse(local_responses.TOO_LONG, b"")
+        return True
+
     def _receive_unavailable(self, data: bytes, now: float) -> None:
         """Handle bytes for a gRPC server that is unreachable."""
         if self._unavailable_server:
             self._observe(self._observer.feed, CLIENT, data, now)
             self._unavailable_server.receive(data)
-            self._respond_unreachable(now)
+            if not self._refuse_long_start():
+                self._respond_unreachable(now)
 
     def _discard(self, data: bytes, now: float) -> None:
         pass
@@ -233,13 +253,14 @@ class ClientConnection(asyncio.Protocol):
 
     def _client_reset(self) -> None:
         """Handle a reset that the event loop does not report."""
-        if self._fin_from_client or not self._client.is_reading():
+        if self._fin_from_client or not self._may_read_client():
             if not self._ended:
                 self._observe(self._observer.aborted, monotonic())
             self._reset_both()
 
     def pause_writing(self) -> None:
         """Handle a client that does not read: stop reading from the server."""
+        self._full = True
         self._end_backpressure(now := monotonic())
         self._begin_backpressure(now)
         if self._server:
@@ -247,6 +268,7 @@ class ClientConnection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         """Handle a client that reads again, perhaps only what the kernel has buffered."""
+        self._full = False
         if not unsent(self._client):
             self._end_backpressure(monotonic())
         if self._server and not self._fin_from_server:
@@ -334,6 +356,10 @@ class ClientConnection(asyncio.Protocol):
         elif not self._fin_from_client:
             self._client.resume_reading()
 
+    def server_read_much(self, server: UpstreamConnection) -> None:
+        """Let other connections be served before the next read from the server."""
+        read_in_turns(server.transport, self._shared.loop, lambda: not self._full)
+
     def server_ended(self, server: UpstreamConnection) -> None:
         """Handle a FIN of the server."""
         now = monotonic()
@@ -364,7 +390,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _server_reset(self) -> None:
         server = self._server
-        if server and (self._fin_from_server or not server.transport.is_reading()):
+        if server and (self._fin_from_server or self._full):
             self.server_lost(server, ConnectionResetError())
             reset(server.transport)
 

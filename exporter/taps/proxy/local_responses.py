@@ -68,7 +68,8 @@ def _trailers() -> bytes:
 class UnavailableGrpcServer:
     """Sans-I/O HTTP/2 server that answers gRPC requests with UNAVAILABLE.
 
-    Keeps only the numbers of the streams that wait for a response.
+    Keeps only the numbers of the streams that wait for a response.  ``size`` counts the bytes
+    received.
     """
 
     _TRAILERS = _trailers()
@@ -79,6 +80,7 @@ class UnavailableGrpcServer:
         self._streams: list[int] = []
         self._settings_acks = 0
         self._settings_sent = False
+        self.size = 0
         self.responded = False
         """Whether a request got its response; later ones get none."""
 
@@ -89,6 +91,7 @@ class UnavailableGrpcServer:
 
     def receive(self, data: bytes) -> None:
         """Handle the next bytes of the client, beginning with its preface."""
+        self.size += len(data)
         position = 0
         while position < len(data):
             if self._skip:

@@ -6,12 +6,15 @@ import asyncio
 import socket
 import struct
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from fcntl import ioctl
 from typing import cast
 
 from exporter.sockets import RESET_ON_CLOSE
 
+LARGE_READ = 128 * 1024
+"""Bytes of a read after which libuv may read on: up to 32 times 256,000 bytes in a row."""
 _UNSENT_BYTES = 0x894B  # SIOCOUTQNSD of Linux
 
 
@@ -25,6 +28,22 @@ def limit_write_buffer(transport: asyncio.Transport) -> bool:
     if plain:
         transport.set_write_buffer_limits(0)
     return plain
+
+
+def read_in_turns(
+    transport: asyncio.Transport, loop: asyncio.AbstractEventLoop, may_read: Callable[[], bool]
+) -> None:
+    """Pause reading until the loop's next iteration, so that it serves other connections first.
+
+    Reading stays paused if ``may_read`` returns false then.
+    """
+
+    def resume() -> None:
+        if not transport.is_closing() and may_read():
+            transport.resume_reading()
+
+    transport.pause_reading()
+    loop.call_soon(resume)
 
 
 def descriptor(transport: asyncio.Transport) -> int:

@@ -10,7 +10,7 @@ from typing import Protocol, cast
 from exporter.protocol.events import SERVER, Direction
 from exporter.sockets import tune
 from exporter.taps.loop_lag import LoopLag
-from exporter.taps.proxy.transports import descriptor, limit_write_buffer
+from exporter.taps.proxy.transports import LARGE_READ, descriptor, limit_write_buffer
 
 
 class ClientSide(Protocol):
@@ -26,6 +26,10 @@ class ClientSide(Protocol):
 
     def server_full(self, full: bool) -> None:
         """Pause the client while the server reads more slowly than the client writes."""
+        ...
+
+    def server_read_much(self, server: UpstreamConnection) -> None:
+        """Let other connections be served before the next read from the server."""
         ...
 
     def server_ended(self, server: UpstreamConnection) -> None:
@@ -93,6 +97,8 @@ class UpstreamConnection(asyncio.Protocol):
         except Exception as error:
             self._connection.observer_failed(error)
         self._connection.awaiting_response = False
+        if len(data) >= LARGE_READ:
+            self._connection.server_read_much(self)
 
     def eof_received(self) -> bool:
         """Handle a FIN."""
