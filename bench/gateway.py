@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import os
+import random
 import sys
 import threading
 import time
@@ -36,7 +37,10 @@ PICKERS = 3
 """Replicas of the endpoint picker; each scrapes on a connection of its own."""
 PERIOD = 0.05
 """Seconds between two scrapes of an endpoint picker."""
-REQUESTS, COMPARED_REQUESTS = 1_000, 150
+SCRAPE_PERIODS = {"every second": 1.0, "without a pause": 0.0}
+"""Seconds between two scrapes of ``/metrics``."""
+REQUESTS, COMPARED_REQUESTS = 200, 100
+"""Responses of endpoint pickers during a rendering."""
 TARGET_SECONDS = 0.005
 """Largest 99th percentile of the page."""
 GAUGES = ("vllm:num_requests_waiting", "vllm:num_requests_running", "vllm:kv_cache_usage_perc")
@@ -54,11 +58,18 @@ class ResponseTime:
 
 
 class Poller(threading.Thread):
-    """Request a path on one connection until stopped, every ``period`` seconds."""
+    """Request a path on one connection until stopped, every ``period`` seconds on average.
 
-    def __init__(self, port: int, path: str, period: float, stop: threading.Event) -> None:
+    Periods vary by up to ``jitter``, a share, so that the requests of several pollers do not stay
+    in phase.
+    """
+
+    def __init__(
+        self, port: int, path: str, period: float, stop: threading.Event, jitter: float = 0.0
+    ) -> None:
         super().__init__()
         self._port, self._path, self._period, self._stopped = port, path, period, stop
+        self._jitter = jitter
         self.times: list[ResponseTime] = []
 
     def run(self) -> None:
@@ -70,7 +81,8 @@ class Poller(threading.Thread):
             response = connection.getresponse()
             response.read()
             self.times.append(ResponseTime(start, time.perf_counter() - start))
-            due = max(due + self._period, time.perf_counter())
+            varied = self._period * (1 + self._jitter * random.uniform(-1, 1))
+            due = max(due + varied, time.perf_counter())
             self._stopped.wait(due - time.perf_counter())
         connection.close()
 
@@ -113,18 +125,19 @@ def _serve_peer(text: str, port: int) -> None:
     thread.join()
 
 
-def measure(port: int, path: str, requests: int, full: str = "/metrics") -> list[Poller]:
-    """Request ``path`` as endpoint pickers do, beside back-to-back scrapes of ``full``.
+def measure(port: int, path: str, requests: int, period: float) -> list[Poller]:
+    """Request ``path`` as endpoint pickers do, beside scrapes of everything every ``period``.
 
-    Return the pollers; the last one is that of ``full``.
+    Stop after a number of responses during a rendering.  Return the pollers; the last one scraped
+    everything.
     """
     stop = threading.Event()
-    pollers = [Poller(port, path, PERIOD, stop) for _ in range(PICKERS)]
-    pollers.append(Poller(port, full, 0.0, stop))
+    pollers = [Poller(port, path, PERIOD, stop, jitter=0.5) for _ in range(PICKERS)]
+    pollers.append(Poller(port, "/metrics", period, stop))
     for poller in pollers:
         poller.start()
     try:
-        while sum(len(poller.times) for poller in pollers[:-1]) < requests:
+        while len(_times(pollers)) < requests:
             time.sleep(PERIOD)
     finally:
         stop.set()
@@ -143,14 +156,14 @@ def _times(pollers: Sequence[Poller]) -> Sequence[float]:
     return overlapping([one for poller in pickers for one in poller.times], full.times)
 
 
-def row(name: str, pollers: Sequence[Poller]) -> str:
+def row(name: str, scraped: str, pollers: Sequence[Poller]) -> str:
     """Return a row of the table."""
     times = _times(pollers)
     whole = median(one.seconds for one in pollers[-1].times)
     cuts = quantiles(times, n=100, method="inclusive")
     cells = (1000 * cuts[49], 1000 * cuts[98], 1000 * max(times), 1000 * whole)
     return (
-        f"{name:<18} {len(times):>8,}  "
+        f"{name:<18} {scraped:<16} {len(times):>8,}  "
         + "  ".join(f"{cell:>8.1f}" for cell in cells)
         + f"  {whole / cuts[98]:>11.1f}"
     )
@@ -164,7 +177,21 @@ def scraped_sidecar(models: int) -> Iterator[tuple[int, str]]:
         sidecar("vllm", source, "--gateway-metrics", "vllm") as (port, _),
     ):
         wait(port, "/readyz")
-        yield port, gzip.decompress(timed(port, "/metrics")[2]).decode()
+        yield port, _complete_page(port, models)
+
+
+def _complete_page(port: int, models: int) -> str:
+    """Return the page of metrics once it has all models; raises TimeoutError after 30 s.
+
+    The first snapshot is stored in steps.
+    """
+    until = time.monotonic() + 30
+    while time.monotonic() < until:
+        text = gzip.decompress(timed(port, "/metrics")[2]).decode()
+        if text.count("tokenslo_model_info{") == models and "llm_requests_total{" in text:
+            return text
+        time.sleep(PERIOD)
+    raise TimeoutError(f"/metrics did not have all {models} models within 30 s")
 
 
 def count_series(text: str) -> int:
@@ -182,15 +209,22 @@ def figures(long: bool) -> Iterator[Figure]:
     with ExitStack() as stack:
         port, text = stack.enter_context(scraped_sidecar(MODELS))
         other = stack.enter_context(peer(text))
-        rounds = repeat(
-            lambda: (
-                p99(measure(port, "/gateway", COMPARED_REQUESTS)),
-                p99(measure(other, SELECTED, COMPARED_REQUESTS)),
-            ),
-            lambda done: [median_interval(ours / theirs for ours, theirs in done)],
-            limits(long, seconds=75),
-        )
-    subject = f"p99 of /gateway while {count_series(text):,} series are scraped"
+        for scraped, period in SCRAPE_PERIODS.items():
+            yield from _compared(port, other, count_series(text), scraped, period, long)
+
+
+def _compared(
+    port: int, other: int, series: int, scraped: str, period: float, long: bool
+) -> Iterator[Figure]:
+    rounds = repeat(
+        lambda: (
+            p99(measure(port, "/gateway", COMPARED_REQUESTS, period)),
+            p99(measure(other, SELECTED, COMPARED_REQUESTS, period)),
+        ),
+        lambda done: [median_interval(ours / theirs for ours, theirs in done)],
+        limits(long, seconds=75),
+    )
+    subject = f"p99 of /gateway while {series:,} series are scraped {scraped}"
     ours = [1e3 * each for each, _ in rounds]
     yield PeerComparison(
         subject,
@@ -220,13 +254,18 @@ def main() -> None:
         )
         print("milliseconds of responses during a rendering of /metrics\n")
         print(
-            f"{'page':<18} {'requests':>8}  {'p50':>8}  {'p99':>8}  {'max':>8}  {'/metrics':>8}  "
-            f"{'/metrics/p99':>11}"
+            f"{'page':<18} {'/metrics':<16} {'requests':>8}  {'p50':>8}  {'p99':>8}  {'max':>8}  "
+            f"{'/metrics':>8}  {'/metrics/p99':>11}"
         )
-        for name in ("/gateway", "/healthz"):
-            print(row(name, measure(port, name, requests)), flush=True)
         other = stack.enter_context(peer(text))
-        print(row("prometheus_client", measure(other, SELECTED, requests)))
+        pages = (
+            ("/gateway", port, "/gateway"),
+            ("/healthz", port, "/healthz"),
+            ("prometheus_client", other, SELECTED),
+        )
+        for name, of_page, path in pages:
+            for scraped, period in SCRAPE_PERIODS.items():
+                print(row(name, scraped, measure(of_page, path, requests, period)), flush=True)
 
 
 if __name__ == "__main__":

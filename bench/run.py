@@ -84,7 +84,8 @@ BENCHES: Mapping[str, BenchEntry] = {
     "gateway": BenchEntry(
         "Serve endpoint pickers during scrapes",
         "Three endpoint pickers request the gauges of the gateway 20 times a second each, while "
-        "everything is scraped without a pause. Only responses that overlap a scrape count.",
+        "everything is scraped every second, as by a Prometheus, and then without a pause, which "
+        "is harsher. Only responses that overlap a scrape count.",
         "bench.gateway",
     ),
     "rules": BenchEntry(

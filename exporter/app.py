@@ -116,31 +116,32 @@ async def watch(
             view, config.unready_after, ReadinessInputs(config.expect_model, decoding, answers)
         )
 
-    def own() -> Callable[[View], tuple[MetricFamily, ...]]:
-        """Return a function that returns the exporter's own families; threads may call it."""
+    def own(view: View, ready: Readiness) -> tuple[MetricFamily, ...]:
         exported = (export.family(),) if export else ()
         tapped = tuple(chain.from_iterable(source.families() for source in taps))
         restarts = own_family(
             "tokenslo_task_restarts", [({"task": one.task}, one.restarts) for one in tasks()]
         )
-        probed = tuple(probe_families(probes))
-        return lambda view: (
-            ready_family(current_readiness(view)),
-            *probed,
+        return (
+            ready_family(ready),
+            *probe_families(probes),
             *tapped,
             restarts,
             *exported,
         )
 
-    def metrics_families() -> Callable[[View], tuple[MetricFamily, ...]]:
-        own_families, gateway_families = own(), gateway_page.families()
+    def of_processes() -> tuple[MetricFamily, ...]:
         pids = [source.pid for source in taps if source.pid is not None]
-        return lambda view: (
-            *own_families(view),
-            *gateway_families,
-            *process_families(),
-            *chain.from_iterable(map(tap_families, pids)),
-        )
+        return (*process_families(), *chain.from_iterable(map(tap_families, pids)))
+
+    async def metrics_families(view: View) -> tuple[MetricFamily, ...]:
+        # In a thread: the kernel takes milliseconds to list thousands of open files.
+        processes = await asyncio.to_thread(of_processes)
+        ready = current_readiness(view)
+        await asyncio.sleep(0)
+        own_families = own(view, ready)
+        await asyncio.sleep(0)
+        return (*own_families, *gateway_page.families(), *processes)
 
     def status(view: View) -> Status:
         return Status(
@@ -159,7 +160,8 @@ async def watch(
         view = current_view()
         tapped = tuple(chain.from_iterable(source.genai for source in taps))
         series = (*tapped, *from_engines(view, profile)) if profile else ()
-        return Push(partial(families, view, version, own()(view)), view.models, series)
+        more = own(view, current_readiness(view))
+        return Push(partial(families, view, version, more), view.models, series)
 
     facts = Facts(
         version,

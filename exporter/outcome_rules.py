@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from slos.outcomes import Outcome
@@ -248,6 +249,7 @@ def outcome_of(
     return classify(code, headers, text) or ("error", code.rpartition(":")[2])
 
 
+@lru_cache(maxsize=1_024)
 def counted_outcome(source: str, label: str = "") -> tuple[Outcome, str]:
     """Return outcome and reason of an engine's counter; an unknown label is an error."""
     found = classify(f"{source}:{label}" if label else source)

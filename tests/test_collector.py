@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import gzip
+from collections import Counter
 from collections.abc import ItemsView, Mapping
+from math import inf
+from types import ModuleType
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,7 +18,8 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from exporter.families import LabelSet
 from exporter.samples import Distribution
 from exporter.store.view import View
-from exporter.web.collector import expose
+from exporter.web import text_format, view_families
+from exporter.web.collector import expose, expose_in_steps
 from slos.own_metrics import OWN_METRICS
 from slos.signals import SIGNALS
 from tests.views import busy, measured, unavailable, view
@@ -234,3 +239,46 @@ def test_second_scrape_renders_no_label_set(monkeypatch: pytest.MonkeyPatch) -> 
 
 def _distribution(count: float) -> Distribution:
     return Distribution((0.1, float("inf")), (count, count), count)
+
+
+def test_a_step_of_a_scrape_renders_a_bounded_number_of_lines(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also of families and models that are new, whose caches are empty."""
+    done: Counter[str] = Counter()
+    most: Counter[str] = Counter()
+
+    def counted(module: ModuleType, name: str) -> None:
+        work = getattr(module, name)
+
+        def called(*arguments: Any) -> Any:
+            done[name] += 1
+            return work(*arguments)
+
+        monkeypatch.setattr(module, name, called)
+        monkeypatch.setattr(module, "STEP_SIZE", 10)
+
+    counted(view_families, "_measured_labels")
+    counted(view_families, "_info")
+    counted(text_format, "_head")
+    counted(text_format, "_number")
+    value = Distribution((0.1, inf), (1.0, 2.0), 3.0)
+    shown = view(
+        *(measured("sequences_active", 1.0, model=f"step-{number}") for number in range(95)),
+        *(measured("e2e", value, model=f"step-{number}") for number in range(95)),
+    )
+    for _ in expose_in_steps(shown, "1"):
+        most |= done
+        done.clear()
+    most |= done
+    assert {name for name, count in most.items() if count} == {
+        "_measured_labels",
+        "_info",
+        "_head",
+        "_number",
+    }
+    lines_of_series = 4
+    assert most["_measured_labels"] <= 11
+    assert most["_info"] == 10
+    assert most["_head"] <= 10 + lines_of_series
+    assert most["_number"] <= 10 + lines_of_series  # the boundaries of heads are numbers, too

@@ -39,8 +39,9 @@ ALSO = {"tokenslo/commands/demo.py": {"lab"}}
 
 # The layers of the sidecar, lowest first.
 GROUND = {
-    *("background", "connection_limit", "families", "gateway_names", "genai", "http_server"),
+    *("background", "connection_limit", "cooperative", "families", "gateway_names", "genai"),
     *(
+        "http_server",
         "interpreter",
         "log",
         "methods",

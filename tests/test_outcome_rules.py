@@ -402,6 +402,22 @@ def test_each_response_has_its_outcome(case: OutcomeCase) -> None:
     assert case.ended() == (case.outcome, case.reason)
 
 
+def test_rules_are_searched_once_for_a_counter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every scrape has the same counters, several for each model."""
+    searched = []
+    original = outcome_rules.rule_for
+
+    def noted(code: str, headers: Mapping[str, str], text: bytes) -> OutcomeRule | None:
+        searched.append(code)
+        return original(code, headers, text)
+
+    monkeypatch.setattr(outcome_rules, "rule_for", noted)
+    outcome_rules.counted_outcome.cache_clear()
+    outcomes = {outcome_rules.counted_outcome("triton", "CANCELED") for _ in range(100)}
+    assert outcomes == {("cancelled", "canceled")}
+    assert searched == ["triton:CANCELED"]
+
+
 def test_every_rule_decides_a_case(monkeypatch: pytest.MonkeyPatch) -> None:
     used: set[OutcomeRule] = set()
 
@@ -412,6 +428,7 @@ def test_every_rule_decides_a_case(monkeypatch: pytest.MonkeyPatch) -> None:
 
     original = outcome_rules.rule_for
     monkeypatch.setattr(outcome_rules, "rule_for", noted)
+    outcome_rules.counted_outcome.cache_clear()
     for case in CASES:
         case.ended()
     # Successes never reach the table.

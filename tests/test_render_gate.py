@@ -92,6 +92,10 @@ async def test_event_loop_serves_while_the_gate_is_closed(time: list[float]) -> 
 
 async def test_renderer_closes_the_gate() -> None:
     renderer = Renderer()
-    assert await renderer.render("kind", lambda: RENDER_GATE.closed_for) > 0
+
+    async def work() -> float:
+        return RENDER_GATE.closed_for()
+
+    assert await renderer.render("kind", work) > 0
     assert RENDER_GATE.closed_for() == 0
     renderer.close()

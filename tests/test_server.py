@@ -9,21 +9,23 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import replace
+from math import inf
 
 import aiohttp
 import pytest
 
 from exporter import connection_limit, http_server
-from exporter.families import MetricFamily
 from exporter.http_server import start
 from exporter.objectives.objective_status import evaluate
+from exporter.samples import Distribution
 from exporter.sockets import Listen
 from exporter.store.view import View
+from exporter.web import text_format, view_families
 from exporter.web.readiness import readiness
 from exporter.web.server import Facts, Renderer, application
 from exporter.web.status import Status
 from slos.errors import InvalidFile
-from tests.views import busy, view
+from tests.views import busy, measured, view
 
 LOOPBACK = Listen("127.0.0.1", 0)
 
@@ -48,19 +50,38 @@ async def served(shown: Callable[[], View] = busy) -> AsyncIterator[aiohttp.Clie
         await close()
 
 
-async def test_families_of_a_scrape_are_computed_in_the_thread_that_renders() -> None:
-    names: list[str] = []
+def many_series(models: int) -> View:
+    """Return a view with a gauge and a histogram of every model."""
+    value = Distribution((0.1, 1.0, inf), (1.0, 2.0, 3.0), 4.0)
+    return view(
+        *(measured("sequences_active", 1.0, model=str(number)) for number in range(models)),
+        *(measured("e2e", value, model=str(number)) for number in range(models)),
+    )
 
-    def more(_: View) -> tuple[MetricFamily, ...]:
-        names.append(threading.current_thread().name)
-        return ()
 
-    shown = replace(facts(), more=lambda: more)
+async def test_the_event_loop_serves_between_the_steps_of_a_scrape(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Small pages are served on the way, by the only thread there is."""
+    monkeypatch.setattr(view_families, "STEP_SIZE", 10)
+    monkeypatch.setattr(text_format, "STEP_SIZE", 10)
+    models, lines_of_model = 40, 1 + 5 + 2  # gauge, histogram, signal_info
+    threads = {thread.name for thread in threading.enumerate()}
+    shown = replace(facts(lambda: many_series(models)), gateway=lambda: b"gauge 1\n")
     url, close = await start(application(shown), LOOPBACK)
-    async with aiohttp.ClientSession(url) as session, session.get("/metrics") as response:
-        assert response.status == 200
+    async with aiohttp.ClientSession(url, auto_decompress=False) as session:
+        headers = {"Accept-Encoding": "identity"}
+        scrape = asyncio.create_task(session.get("/metrics", headers=headers))
+        served = 0
+        while not scrape.done():
+            async with session.get("/gateway") as page:
+                assert await page.read() == b"gauge 1\n"
+            served += 1
+        text = await (await scrape).text()
+        assert {thread.name for thread in threading.enumerate()} == threads
     await close()
-    assert [name.partition("_")[0] for name in names] == ["render"]
+    assert sum(not line.startswith("#") for line in text.splitlines()) > models * lines_of_model
+    assert served > 2
 
 
 async def test_metrics_have_the_requested_format() -> None:
@@ -257,33 +278,38 @@ async def test_foreign_address_is_one_error_line() -> None:
 
 
 async def test_concurrent_scrapes_share_a_rendering() -> None:
-    renderer, go, calls, prepared = Renderer(), threading.Event(), [], []
+    renderer, go, calls, begun = Renderer(), threading.Event(), [], []
 
     def make() -> int:
         go.wait(5)
         calls.append(threading.current_thread())
         return len(calls)
 
-    def prepare() -> Callable[[], int]:
-        prepared.append(threading.current_thread())
-        return make
+    async def work() -> int:
+        begun.append(threading.current_thread())
+        return await renderer.in_thread(make)
 
-    waiting = [asyncio.create_task(renderer.render("a", prepare)) for _ in range(5)]
+    waiting = [asyncio.create_task(renderer.render("a", work)) for _ in range(5)]
     await asyncio.sleep(0)  # let all of them begin
     waiting[0].cancel()
     go.set()
     results = await asyncio.gather(*waiting, return_exceptions=True)
     assert isinstance(results[0], asyncio.CancelledError)
     assert results[1:] == [1, 1, 1, 1]
-    assert await renderer.render("a", prepare) == 2
+    assert await renderer.render("a", work) == 2
     assert threading.main_thread() not in calls
-    assert prepared == [threading.main_thread()] * 2
+    assert begun == [threading.main_thread()] * 2
     renderer.close()
 
 
 async def test_failed_rendering_is_not_cached() -> None:
     renderer = Renderer()
+    results = iter([1, 0])
+
+    async def work() -> int:
+        return 1 // (1 - next(results))
+
     with pytest.raises(ZeroDivisionError):
-        await renderer.render("a", lambda: lambda: 1 // 0)
-    assert await renderer.render("a", lambda: lambda: 3) == 3
+        await renderer.render("a", work)
+    assert await renderer.render("a", work) == 1
     renderer.close()

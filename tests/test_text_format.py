@@ -18,6 +18,7 @@ from prometheus_client.utils import floatToGoString
 
 from exporter.families import MetricFamily, Series
 from exporter.samples import Distribution
+from exporter.web import text_format
 from exporter.web.text_format import MAX_HEADS, UNITS, TextWriter
 from tests.traced_memory import traced_memory
 
@@ -98,21 +99,35 @@ def test_cached_heads_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         assert held() - before < 40 * 2_000  # of 80 new heads of 2,000 bytes
 
 
-def test_only_families_whose_values_change_are_written_again() -> None:
-    written: set[str] = set()
+def test_only_families_whose_values_change_are_written_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read: list[str] = []
+    written: list[float] = []
+    number = text_format._number
 
     class ReadLabels(dict[str, str]):
         def items(self) -> Any:
-            written.add(self["of"])
+            read.append(self["of"])
             return {"model": "a"}.items()
 
+    def counted_number(value: float) -> str:
+        written.append(value)
+        return number(value)
+
+    monkeypatch.setattr(text_format, "_number", counted_number)
     writer = TextWriter()
-    for value, expected in ((1.0, {"memory", "requests"}), (2.0, {"requests"}), (2.0, set())):
+    for value, labels_read, numbers in (
+        (1.0, ["memory", "requests"], [5.0, 1.0]),
+        (2.0, [], [2.0]),
+        (2.0, [], []),
+    ):
+        read.clear()
         written.clear()
         labels = ReadLabels(of="memory"), ReadLabels(of="requests")
-        still = MetricFamily("llm_memory_bytes", "gauge", "", ((labels[0], 1.0),))
+        still = MetricFamily("llm_memory_bytes", "gauge", "", ((labels[0], 5.0),))
         moving = MetricFamily("llm_requests", "counter", "", ((labels[1], value),))
         text = writer.render([still, moving], openmetrics=False).decode()
         assert f'llm_requests_total{{model="a"}} {value}\n' in text
-        assert 'llm_memory_bytes{model="a"} 1.0\n' in text
-        assert written == expected
+        assert 'llm_memory_bytes{model="a"} 5.0\n' in text
+        assert ([*dict.fromkeys(read)], written) == (labels_read, numbers)

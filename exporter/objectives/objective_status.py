@@ -109,7 +109,7 @@ def _state(
 def _verdicts(
     service: Service,
     objective: Objective,
-    by_model: dict[tuple[str, str], dict[str, SignalState]],
+    by_model: Mapping[tuple[str, str], Mapping[str, SignalState]],
 ) -> Iterator[tuple[tuple[str, str], _Verdict]]:
     selector = service.selects(objective)
     chosen = [model for model in by_model if selects_model(selector, model)]
@@ -136,7 +136,9 @@ def selects_model(selector: Mapping[str, str], model: tuple[str, str]) -> bool:
     return all(selector.get(key, value) == value for key, value in labels.items())
 
 
-def _verdict(service: Service, objective: Objective, signals: dict[str, SignalState]) -> _Verdict:
+def _verdict(
+    service: Service, objective: Objective, signals: Mapping[str, SignalState]
+) -> _Verdict:
     indicator = INDICATORS[objective.indicator]
     found = [_signal_verdict(key, signals.get(key)) for key in indicator.signals]
     if indicator.threshold == "seconds":
@@ -177,7 +179,7 @@ def _counter_verdict(
     service: Service,
     objective: Objective,
     verdicts: Verdicts,
-    signals: dict[str, SignalState],
+    signals: Mapping[str, SignalState],
     verdict: _Verdict,
 ) -> _Verdict:
     """Evaluate a counter of verdicts, which is unavailable while all of them are unknown."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import groupby
+from operator import attrgetter
 from typing import Literal
 
 from exporter.samples import UNLABELLED, Distribution, Labels, Model, ModelInfo, Value
@@ -66,7 +69,7 @@ class WaitingStreams:
     count: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class View:
     """The state of all signals, sources and models, in a stable order.
 
@@ -84,9 +87,16 @@ class View:
     unseen: tuple[SignalState, ...] = ()
     slices: tuple[SignalState, ...] = ()
 
-    def by_model(self) -> dict[Model, dict[str, SignalState]]:
+    def by_model(self) -> Mapping[Model, Mapping[str, SignalState]]:
         """Return the signals of every model by name, in the same order."""
+        return self._by_model
+
+    @cached_property
+    def _by_model(self) -> dict[Model, dict[str, SignalState]]:
         found: dict[Model, dict[str, SignalState]] = {}
-        for state in self.signals:
-            found.setdefault((state.model, state.version), {})[state.signal] = state
+        for model, states in groupby(self.signals, _model_of):
+            found.setdefault(model, {}).update({state.signal: state for state in states})
         return found
+
+
+_model_of = attrgetter("model", "version")

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from prometheus_client import exposition as prometheus_text
 from prometheus_client.openmetrics import exposition as openmetrics
 
+from exporter.cooperative import Steps, completed
 from exporter.families import MetricFamily
 from exporter.store.view import View
 from exporter.web.text_format import TextWriter
-from exporter.web.view_families import families
+from exporter.web.view_families import families_in_steps
 
 TEXT_CONTENT_TYPE = prometheus_text.CONTENT_TYPE_PLAIN_0_0_4
 _WRITER = TextWriter()
@@ -38,11 +39,24 @@ def expose(
     """Render ``view`` as Prometheus text 0.0.4, or as OpenMetrics if ``accept`` names it.
 
     ``accept`` is an HTTP ``Accept`` header, ``version`` tokenslo's own, and ``more`` are further
-    families.  The compression level is the fastest: level 6 takes longer than the rendering.
+    families.
     """
+    exposition = completed(expose_in_steps(view, version, accept, more=more))
+    return compressed(exposition) if compress else exposition
+
+
+def expose_in_steps(
+    view: View, version: str, accept: str = "", *, more: Iterable[MetricFamily] = ()
+) -> Steps[RenderedExposition]:
+    """Render as :func:`expose` does, uncompressed, in steps of about 0.2 ms."""
     is_openmetrics = "application/openmetrics-text" in accept
-    body = _WRITER.render(families(view, version, more), openmetrics=is_openmetrics)
+    found = yield from families_in_steps(view, version, more)
+    body = yield from _WRITER.render_in_steps(found, openmetrics=is_openmetrics)
     content_type = openmetrics.CONTENT_TYPE_LATEST if is_openmetrics else TEXT_CONTENT_TYPE
-    if not compress:
-        return RenderedExposition(body, content_type, "")
-    return RenderedExposition(gzip.compress(body, compresslevel=1, mtime=0), content_type, "gzip")
+    return RenderedExposition(body, content_type, "")
+
+
+def compressed(exposition: RenderedExposition) -> RenderedExposition:
+    """Compress with gzip at the fastest level: level 6 takes longer than the rendering."""
+    body = gzip.compress(exposition.body, compresslevel=1, mtime=0)
+    return RenderedExposition(body, exposition.content_type, "gzip")

@@ -9,13 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
-from exporter.families import MetricFamily, own_family
+from exporter.families import LabelSet, MetricFamily, own_family
 from exporter.samples import Model, ModelInfo
 from exporter.settings import ExpectedModel
 from exporter.sources.probe import ProbeState
 from exporter.store.decode_progress import Decoding
 from exporter.store.view import SourceState, View
+
+MAX_LABEL_SETS = 4_096
+"""Maximum cached label sets: three layers of each model, and the sources."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,17 +92,18 @@ def family(readiness: Readiness) -> MetricFamily:
     return own_family(
         "tokenslo_ready",
         [
-            (_labels(layer), float(layer.ready))
+            (_labels(layer.layer, layer.name, layer.version), float(layer.ready))
             for layer in readiness.layers
             if layer.ready is not None
         ],
     )
 
 
-def _labels(layer: Layer) -> dict[str, str]:
-    about = {"process": "", "source": "source", "server": "source"}.get(layer.layer, "model")
-    labels = {"layer": layer.layer, "source": "", "model": "", "version": layer.version}
-    return labels | ({about: layer.name} if about else {})
+@lru_cache(maxsize=MAX_LABEL_SETS)
+def _labels(layer: str, name: str, version: str) -> LabelSet:
+    about = {"process": "", "source": "source", "server": "source"}.get(layer, "model")
+    labels = {"layer": layer, "source": "", "model": "", "version": version}
+    return LabelSet(labels | ({about: name} if about else {}))
 
 
 def _sources(view: View, unready_after: float) -> Iterator[Layer]:

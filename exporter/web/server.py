@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
 from aiohttp import web
 
+from exporter.cooperative import in_turns
 from exporter.families import MetricFamily
 from exporter.http_server import add_headers
 from exporter.render_gate import RENDER_GATE
 from exporter.store.view import View
-from exporter.web.collector import TEXT_CONTENT_TYPE, RenderedExposition, expose
+from exporter.web.collector import (
+    TEXT_CONTENT_TYPE,
+    RenderedExposition,
+    compressed,
+    expose_in_steps,
+)
 from exporter.web.page_assets import CONTENT_SECURITY_POLICY
 from exporter.web.readiness import Readiness
 from exporter.web.status import Status
@@ -32,14 +37,17 @@ EXPLANATIONS = {
 }
 
 
+async def _nothing(_: View) -> Iterable[MetricFamily]:
+    return ()
+
+
 @dataclass(frozen=True, slots=True)
 class Facts:
     """The data of all endpoints: ``status`` is called in a thread, all else on the event loop.
 
-    ``summarized_view`` returns a function that returns the view of the status page, and ``more``
-    one that returns the families of ``/metrics`` that do not come from a view; both functions are
-    called in a thread.  ``gateway`` returns the text of ``/gateway``; without it, there is no such
-    page.
+    ``summarized_view`` returns a function that returns the view of the status page, called in a
+    thread, and ``more`` the families of ``/metrics`` that are not signals of the view.  ``gateway``
+    returns the text of ``/gateway``; without it, there is no such page.
     """
 
     version: str
@@ -47,45 +55,45 @@ class Facts:
     summarized_view: Callable[[], Callable[[], View]]
     readiness: Callable[[View], Readiness]
     status: Callable[[View], Status]
-    more: Callable[[], Callable[[View], Iterable[MetricFamily]]] = lambda: lambda _: ()
+    more: Callable[[View], Awaitable[Iterable[MetricFamily]]] = _nothing
     gateway: Callable[[], bytes] | None = None
 
 
 class Renderer:
-    """Render in a thread, so that a large scrape does not block the event loop.
-
-    Concurrent requests of one kind share one rendering.
-    """
+    """Render for several requests at a time; those of one kind share one rendering."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "render")
-        self._running: dict[object, tuple[asyncio.Future[Any], ExitStack]] = {}
+        self._running: dict[object, asyncio.Future[Any]] = {}
 
-    async def render(self, kind: object, prepare: Callable[[], Callable[[], T]]) -> T:
-        """Return the result of the function that ``prepare`` returns.
+    async def render(self, kind: object, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Return the result of ``work``, called only if no rendering of this ``kind`` is running.
 
-        ``prepare`` is called only if no rendering of this ``kind`` is running.
+        Scrapes of sources pause meanwhile.
         """
-        running, _ = self._running.get(kind, (None, None))
+        running = self._running.get(kind)
         if running is None:
-            with ExitStack() as stack:
-                stack.enter_context(RENDER_GATE.rendering())
-                running = asyncio.get_running_loop().run_in_executor(self._thread, prepare())
-                self._running[kind] = running, stack.pop_all()
-            running.add_done_callback(lambda _: self._ended(kind))
+            running = self._running[kind] = asyncio.create_task(_paused(work()))
+            running.add_done_callback(lambda _: self._running.pop(kind, None))
         # Shielded, because other requests may be waiting for the same rendering.
         rendered: T = await asyncio.shield(running)
         return rendered
 
-    def _ended(self, kind: object) -> None:
-        if kind in self._running:
-            self._running.pop(kind)[1].close()
+    async def in_thread(self, work: Callable[[], T]) -> T:
+        """Return the result of work that would block the event loop."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     def close(self) -> None:
         """Stop the thread and cancel pending renderings."""
         self._thread.shutdown(wait=False, cancel_futures=True)
-        for kind in tuple(self._running):
-            self._ended(kind)
+        for running in self._running.values():
+            running.cancel()
+
+
+async def _paused(work: Coroutine[Any, Any, T]) -> T:
+    """Await the work while scrapes of sources pause."""
+    with RENDER_GATE.rendering():
+        return await work
 
 
 def application(facts: Facts) -> web.Application:
@@ -97,11 +105,17 @@ def application(facts: Facts) -> web.Application:
         compress = "gzip" in request.headers.get("Accept-Encoding", "")
         kind = ("metrics", "openmetrics" in accept, compress)
 
-        def prepare() -> Callable[[], RenderedExposition]:
-            view, more = facts.view(), facts.more()
-            return lambda: expose(view, facts.version, accept, compress=compress, more=more(view))
+        async def expose() -> RenderedExposition:
+            view = facts.view()
+            await asyncio.sleep(0)
+            more = await facts.more(view)
+            steps = expose_in_steps(view, facts.version, accept, more=more)
+            exposition = await in_turns(steps)
+            if compress:
+                return await renderer.in_thread(partial(compressed, exposition))
+            return exposition
 
-        exposition = await renderer.render(kind, prepare)
+        exposition = await renderer.render(kind, expose)
         headers = {"Content-Type": exposition.content_type, "Vary": "Accept, Accept-Encoding"}
         if exposition.encoding:
             headers["Content-Encoding"] = exposition.encoding
@@ -128,12 +142,14 @@ def application(facts: Facts) -> web.Application:
         chosen = (query["model"], query.get("version", "")) if "model" in query else None
         render = status_json if as_json else partial(status_html, chosen=chosen)
 
-        def prepare() -> Callable[[], bytes]:
+        async def rendered() -> bytes:
             summarized = facts.summarized_view()
-            return lambda: render(facts.status(summarized())).encode(errors="replace")
+            return await renderer.in_thread(
+                lambda: render(facts.status(summarized())).encode(errors="replace")
+            )
 
         return web.Response(
-            body=await renderer.render(("status", as_json, chosen), prepare),
+            body=await renderer.render(("status", as_json, chosen), rendered),
             content_type="application/json" if as_json else "text/html",
             charset="utf-8",
             headers={"Content-Security-Policy": CONTENT_SECURITY_POLICY, "Vary": "Accept"},

@@ -1,29 +1,50 @@
 """Write families as Prometheus text or OpenMetrics, byte for byte as prometheus_client does.
 
 prometheus_client sorts and escapes the labels of every line at every scrape.  Here the head of a
-line (all but the value) is cached, and so are the lines of a family without changed values.
+line (all but the value) is cached, so are those of a family with the same labels, and the text of
+a family with the same values.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from operator import add
 from threading import Lock
 
 from prometheus_client.utils import floatToGoString
 
+from exporter.cooperative import Steps, completed
 from exporter.families import LabelSet, MetricFamily, Series
-from exporter.samples import Distribution, Labels
+from exporter.samples import Distribution, Labels, Value
 
 MAX_HEADS = 200_000
 """Maximum cached heads of lines."""
+
+STEP_SIZE = 500
+"""Lines written in one step, which takes about 0.2 ms."""
 
 UNITS = ("seconds", "bytes", "ratio")
 """Units that OpenMetrics can state, because our metric names end in them."""
 
 Key = tuple[str, str, LabelSet | Labels, tuple[float, ...]]
 """Name and kind of the family, labels and bucket boundaries."""
+
+
+Shape = Sequence[tuple[Mapping[str, str], tuple[float, ...]]]
+"""Labels and bucket boundaries of every series of a family."""
+
+
+@dataclass(frozen=True, slots=True)
+class _WrittenFamily:
+    """A family as it was written last: its series, the heads of their lines, and the text."""
+
+    series: tuple[Series, ...] = ()
+    shape: Shape = ()
+    heads: Sequence[str] = ()
+    text: bytes = b""
 
 
 class TextWriter:
@@ -33,34 +54,53 @@ class TextWriter:
         self._lock = Lock()
         self._heads: dict[Key, tuple[str, ...]] = {}
         self._cached = 0
-        self._last: dict[tuple[str, str], tuple[tuple[Series, ...], str]] = {}
+        self._last: dict[tuple[str, str], _WrittenFamily] = {}
 
     def render(self, families: Iterable[MetricFamily], *, openmetrics: bool) -> bytes:
         """Return the families as Prometheus text 0.0.4 or OpenMetrics 1.0."""
-        parts: list[str] = []
-        for family in families:
-            parts += _comments(family, openmetrics=openmetrics)
-            parts.append(self._lines_of(family))
-        if openmetrics:
-            parts.append("# EOF\n")
-        return "".join(parts).encode()
+        return completed(self.render_in_steps(families, openmetrics=openmetrics))
 
-    def _lines_of(self, family: MetricFamily) -> str:
+    def render_in_steps(
+        self, families: Iterable[MetricFamily], *, openmetrics: bool
+    ) -> Steps[bytes]:
+        """Render as :meth:`render` does, with about ``STEP_SIZE`` lines in a step."""
+        parts: list[bytes] = []
+        for family in families:
+            yield
+            parts.append("".join(_comments(family, openmetrics=openmetrics)).encode())
+            parts.append((yield from self._lines_of(family)))
+        if openmetrics:
+            parts.append(b"# EOF\n")
+        return b"".join(parts)
+
+    def _lines_of(self, family: MetricFamily) -> Steps[bytes]:
         kind = (family.name, family.kind)
-        series, text = self._last.get(kind, ((), ""))
-        if series != family.series:
-            text = "".join(self._lines(family))
-            self._last[kind] = family.series, text
+        last = self._last.get(kind, _WrittenFamily())
+        if last.series == family.series:
+            return last.text
+        shape = [(labels, _boundaries(value)) for labels, value in family.series]
+        heads = last.heads
+        if last.shape != shape:
+            heads = yield from self._heads_of_all(family, shape)
+        values = list(chain.from_iterable(_values(value) for _, value in family.series))
+        texts: list[str] = []
+        for start in range(0, len(values), STEP_SIZE):
+            yield
+            lines = slice(start, start + STEP_SIZE)
+            texts += map(add, heads[lines], map(_number, values[lines]))
+        text = "".join(texts).encode()
+        self._last[kind] = _WrittenFamily(family.series, shape, heads, text)
         return text
 
-    def _lines(self, family: MetricFamily) -> Iterator[str]:
-        for labels, value in family.series:
-            if isinstance(value, Distribution):
-                heads = self._heads_of(family, labels, value.boundaries)
-                yield from map(add, heads, map(_number, (*value.counts, value.count, value.sum)))
-            else:
-                [head] = self._heads_of(family, labels, ())
-                yield head + _number(value)
+    def _heads_of_all(self, family: MetricFamily, shape: Shape) -> Steps[Sequence[str]]:
+        heads: list[str] = []
+        written = 0
+        for labels, boundaries in shape:
+            if len(heads) - written >= STEP_SIZE:
+                written = len(heads)
+                yield
+            heads += self._heads_of(family, labels, boundaries)
+        return heads
 
     def _heads_of(
         self, family: MetricFamily, labels: Mapping[str, str], boundaries: tuple[float, ...]
@@ -78,6 +118,17 @@ class TextWriter:
                     self._heads[key] = heads
                     self._cached += len(heads)
         return heads
+
+
+def _boundaries(value: Value) -> tuple[float, ...]:
+    return value.boundaries if isinstance(value, Distribution) else ()
+
+
+def _values(value: Value) -> tuple[float, ...]:
+    """Return the values of all lines of a series."""
+    if isinstance(value, Distribution):
+        return (*value.counts, value.counts[-1], value.sum)
+    return (value,)
 
 
 def _comments(family: MetricFamily, *, openmetrics: bool) -> Iterator[str]:

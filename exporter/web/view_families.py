@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
+from exporter.cooperative import Steps, completed
 from exporter.families import LabelSet, MetricFamily, own_family
 from exporter.samples import Labels, Value
 from exporter.store.view import View
@@ -14,33 +15,70 @@ from slos.signals import SIGNALS, Signal
 MAX_LABEL_SETS = 65_536
 """Maximum cached label sets of signals; the same number for each info metric."""
 
+STEP_SIZE = 200
+"""Series, or states without any, that are collected in one step, which takes about 0.2 ms."""
+
+_ORDERS: dict[str, tuple[Sequence[LabelSet], Sequence[int]]] = {}
+"""The labels of each metric in the order of the last view, and their indices in sorted order."""
+
 _CATALOGUE: dict[str, Signal] = {}
 """Every metric once, in catalogue order; signals that share one agree on kind and help."""
 for _signal in SIGNALS.values():
     _CATALOGUE.setdefault(_signal.metric, _signal)
 
 
-def families(view: View, version: str, more: Iterable[MetricFamily] = ()) -> Iterator[MetricFamily]:
-    """Yield every family that has series: signals, the exporter's own metrics, then ``more``.
+def families(view: View, version: str, more: Iterable[MetricFamily] = ()) -> list[MetricFamily]:
+    """Return every family that has series: signals, the exporter's own metrics, then ``more``.
 
     ``version`` is tokenslo's own.
     """
-    yield from filter(lambda family: family.series, (*_measured(view), *_own(view, version), *more))
+    return completed(families_in_steps(view, version, more))
 
 
-def _measured(view: View) -> Iterator[MetricFamily]:
+def families_in_steps(
+    view: View, version: str, more: Iterable[MetricFamily] = ()
+) -> Steps[list[MetricFamily]]:
+    """Collect the families of :func:`families`, with about ``STEP_SIZE`` series in a step."""
+    measured = yield from _measured(view)
+    own = yield from _own_series(view, version)
+    yield
+    own_families = (own_family(name, own[name]) for name in OWN_METRICS if name in own)
+    return [family for family in (*measured, *own_families, *more) if family.series]
+
+
+def _measured(view: View) -> Steps[list[MetricFamily]]:
     found: dict[str, list[tuple[LabelSet, Value]]] = {metric: [] for metric in _CATALOGUE}
+    done = 0
     for state in (*view.signals, *view.slices, *view.unseen):
+        done += max(1, len(state.samples))
+        if done > STEP_SIZE:
+            done = 0
+            yield
         if state.samples:
             found[SIGNALS[state.signal].metric] += [
                 (_measured_labels(state.signal, state.model, state.version, labels), value)
                 for labels, value in state.samples.items()
             ]
+    measured = []
     for metric, series in found.items():
-        signal = _CATALOGUE[metric]
-        name = metric.removesuffix("_total")
-        series.sort(key=_by_labels)
-        yield MetricFamily(name, signal.kind, signal.help, tuple(series))
+        if series:
+            yield
+            signal = _CATALOGUE[metric]
+            name = metric.removesuffix("_total")
+            measured.append(MetricFamily(name, signal.kind, signal.help, _sorted(metric, series)))
+    return measured
+
+
+def _sorted(
+    metric: str, series: list[tuple[LabelSet, Value]]
+) -> tuple[tuple[LabelSet, Value], ...]:
+    """Return the series sorted by label, in the last order if they have the same labels."""
+    labels = [one for one, _ in series]
+    known, order = _ORDERS.get(metric, ((), ()))
+    if known != labels:
+        order = sorted(range(len(labels)), key=lambda index: labels[index].pairs)
+        _ORDERS[metric] = labels, order
+    return tuple(map(series.__getitem__, order))
 
 
 @lru_cache(maxsize=MAX_LABEL_SETS)
@@ -63,45 +101,36 @@ def _info(
     return LabelSet({**labels, "reason": reason} if reason else labels), 1
 
 
-def _by_labels(series: tuple[LabelSet, Value]) -> Labels:
-    return series[0].pairs
-
-
-def _own(view: View, version: str) -> Iterator[MetricFamily]:
-    own = _own_series(view, version)
-    for name in OWN_METRICS:
-        if name in own:
-            yield own_family(name, own[name])
+@lru_cache(maxsize=MAX_LABEL_SETS)
+def _model_info(model: str, version: str, backend: str, decoupled: bool) -> LabelSet:
+    return LabelSet(
+        {
+            "model": model,
+            "version": version,
+            "backend": backend,
+            "decoupled": str(decoupled).lower(),
+        }
+    )
 
 
 def _own_series(
     view: View, version: str
-) -> Mapping[str, Sequence[tuple[Mapping[str, str], float]]]:
+) -> Steps[Mapping[str, Sequence[tuple[Mapping[str, str], float]]]]:
     """Return label values and value of every series about the exporter itself."""
+    infos = []
+    for number, state in enumerate((*view.signals, *view.unseen)):
+        if not number % STEP_SIZE:
+            yield
+        reason = state.reason if state.quality == "unavailable" else ""
+        infos.append(
+            _info(state.signal, state.model, state.version, state.method, state.quality, reason)
+        )
     sources = view.sources
     return {
         "tokenslo_build_info": [({"version": version}, 1)],
-        "tokenslo_signal_info": [
-            _info(
-                state.signal,
-                state.model,
-                state.version,
-                state.method,
-                state.quality,
-                state.reason if state.quality == "unavailable" else "",
-            )
-            for state in (*view.signals, *view.unseen)
-        ],
+        "tokenslo_signal_info": infos,
         "tokenslo_model_info": [
-            (
-                {
-                    "model": model.model,
-                    "version": model.version,
-                    "backend": model.backend,
-                    "decoupled": str(model.decoupled).lower(),
-                },
-                1,
-            )
+            (_model_info(model.model, model.version, model.backend, model.decoupled), 1)
             for model in view.models
         ],
         "tokenslo_source_up": [({"source": source.source}, float(source.up)) for source in sources],
