@@ -54,6 +54,7 @@ async def test_bytes_are_forwarded_unchanged_in_both_directions() -> None:
         )
         assert at_server == up
         assert at_client == down
+        scene.tap.flush()
         observer = scene.observers[0]
         assert observer.fed == {CLIENT: up, SERVER: down}
         assert observer.times == sorted(observer.times)
@@ -75,6 +76,7 @@ async def test_responses_are_forwarded_before_the_observer_and_requests_after() 
         ends |= {CLIENT: server, SERVER: client}
         loop = asyncio.get_running_loop()
         await loop.sock_sendall(server, ANSWER)
+        await until(lambda: bool(already_there))
         assert await receive(client, len(ANSWER)) == ANSWER
         await loop.sock_sendall(client, REQUEST)
         assert await receive(server, len(REQUEST)) == REQUEST
@@ -479,6 +481,7 @@ async def test_observer_that_fails_on_a_response_is_removed() -> None:
         for _ in range(5):
             await asyncio.get_running_loop().sock_sendall(server, ANSWER)
             assert await receive(client, len(ANSWER)) == ANSWER
+            scene.tap.flush()
         assert next(calls) == 1
 
 

@@ -8,8 +8,6 @@ import struct
 from collections.abc import Callable
 from time import monotonic
 
-from exporter.protocol.events import Direction
-
 TICK_SECONDS = 0.01
 LATE_SECONDS = 0.02
 """Largest delay of a tick; with TICK_SECONDS it bounds the error of exact times."""
@@ -23,15 +21,16 @@ class LoopLag:
     Bytes that are read after ``fresh_until`` are late: the loop was blocked while they waited in
     the kernel.  This ends with the first tick on time.  Late bytes get the kernel's arrival time of
     the last of them.  ``late`` is set while an observer is fed with them, and ``late_reads`` counts
-    their reads.
+    their reads.  ``each_tick`` is called with each tick.
     """
 
-    __slots__ = ("_due", "_fresh_at", "_timer", "fresh_until", "late", "late_reads")
+    __slots__ = ("_due", "_each_tick", "_fresh_at", "_timer", "fresh_until", "late", "late_reads")
 
-    def __init__(self) -> None:
+    def __init__(self, each_tick: Callable[[], None] = lambda: None) -> None:
         self.fresh_until = float("inf")
         self.late = False
         self.late_reads = 0
+        self._each_tick = each_tick
         self._due = self._fresh_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -50,17 +49,13 @@ class LoopLag:
         now = monotonic()
         return now if now <= self.fresh_until else self._fresh_at
 
-    def feed_late(
-        self,
-        feed: Callable[[Direction, bytes, float], None],
-        direction: Direction,
-        data: bytes,
-        time: float,
+    def observe_late(
+        self, observe: Callable[[bytes, float], None], data: bytes, time: float
     ) -> None:
         """Feed an observer with late bytes, which arrived at ``time``."""
         self.late = True
         try:
-            feed(direction, data, time)
+            observe(data, time)
         finally:
             self.late = False
 
@@ -77,6 +72,7 @@ class LoopLag:
         else:
             self.fresh_until = self._fresh_at
         self.open()
+        self._each_tick()
 
 
 def _waited(transport: asyncio.Transport) -> float:

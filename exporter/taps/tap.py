@@ -96,6 +96,10 @@ class Tap(Protocol):
         """The lag of the event loop."""
         ...
 
+    def flush(self) -> None:
+        """Feed observers with all bytes read so far."""
+        ...
+
     def seen_until(self) -> float:
         """Return the monotonic time in seconds up to which all bytes have been read."""
         ...

@@ -105,6 +105,9 @@ class CaptureTap:
         """The task that expires connections."""
         return self._supervisor.states
 
+    def flush(self) -> None:
+        """Do nothing: observers get packets as they are read."""
+
     def seen_until(self) -> float:
         """Return the time up to which all packets have been read."""
         return self._read_until - LAG

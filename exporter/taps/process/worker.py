@@ -171,6 +171,8 @@ async def _reply_to_requests(
             if "drain" in message:
                 drain.set_result(message["drain"])
                 continue
+            for one in taps:
+                one.tap.flush()
             for _ in recorder.evaluate_active(monotonic()):
                 await asyncio.sleep(0)
             recorder.learn_models(message.pop("known"), message.pop("reported"))

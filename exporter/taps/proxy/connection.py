@@ -59,6 +59,7 @@ class ClientConnection(asyncio.Protocol):
     """The client's side of a connection, which controls both sides."""
 
     __slots__ = (
+        "_attached",
         "_client",
         "_connect_timeout",
         "_connecting",
@@ -72,7 +73,6 @@ class ClientConnection(asyncio.Protocol):
         "_http2",
         "_idle_since",
         "_injection",
-        "_observer",
         "_paused_at",
         "_plain",
         "_receive",
@@ -83,13 +83,15 @@ class ClientConnection(asyncio.Protocol):
         "awaiting_response",
         "lag",
         "last",
+        "queue",
     )
 
     def __init__(self, shared: ProxyContext) -> None:
         self._shared = shared
         self.lag = shared.lag
+        self.queue = shared.queue
         self.last = 0.0
-        self._observer: Observer = _NO_OBSERVER
+        self._attached: Observer = _NO_OBSERVER  # without the reads in the queue
         self._client: asyncio.Transport
         self._server: UpstreamConnection | None = None
         self._connecting: asyncio.Task[None] | None = None
@@ -126,6 +128,7 @@ class ClientConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Handle bytes of a request."""
+        self.queue.flush()
         now, lag = monotonic(), self.lag
         if now > lag.fresh_until:
             now = max(self.last, lag.arrival_time(now, self._client))
@@ -139,7 +142,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _receive_head(self, data: bytes, now: float) -> None:
         if self._observer is _NO_OBSERVER and not self._unsent:
-            self._observer = self._shared.new_observer()
+            self._attached = self._shared.new_observer()
             self._shared.opened += 1
             self._shared.watched += 1
         self._unsent += data
@@ -239,7 +242,7 @@ class ClientConnection(asyncio.Protocol):
         shared = self._shared
         shared.resets.forget(self._descriptor, self._client_reset)
         shared.connections.discard(self)
-        shared.watched -= self._observer is not _NO_OBSERVER
+        shared.watched -= self._attached is not _NO_OBSERVER
         self._end_backpressure(now)
         if self._connecting:
             self._connecting.cancel()
@@ -504,6 +507,12 @@ class ClientConnection(asyncio.Protocol):
 
     # Calls of the observer.
 
+    @property
+    def _observer(self) -> Observer:
+        """The observer, once it has all bytes received so far."""
+        self.queue.flush()
+        return self._attached
+
     def _observe(self, event: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
         try:
             event(*args, **kwargs)
@@ -519,9 +528,9 @@ class ClientConnection(asyncio.Protocol):
 
     def observer_failed(self, error: Exception) -> None:
         """Replace a failed observer; bytes are forwarded as before."""
-        self._observer = self._shared.errors.isolate(self._observer, error, monotonic())
+        self._attached = self._shared.errors.isolate(self._attached, error, monotonic())
         if self._server:
-            self._server.feed = self._observer.feed
+            self._server.feed = self._attached.feed
 
 
 def _injecting(

@@ -13,6 +13,7 @@ from exporter.log import ProblemLog
 from exporter.protocol.injection import Injection
 from exporter.taps.loop_lag import LoopLag
 from exporter.taps.observer_errors import ObserverErrors
+from exporter.taps.proxy.observation_queue import ObservationQueue
 from exporter.taps.proxy.reset_watcher import ResetWatcher
 from exporter.taps.tap import NewObserver, ProxySpec
 
@@ -67,6 +68,7 @@ class ProxyContext:
     loop: asyncio.AbstractEventLoop
     errors: ObserverErrors
     lag: LoopLag
+    queue: ObservationQueue
     new_injection: Callable[[], Injection] | None = None
     connections: set[ProxiedConnection] = field(default_factory=set)
     opened: int = 0

@@ -21,6 +21,7 @@ from exporter.taps.observer_errors import ObserverErrors
 from exporter.taps.proxy.connection import MAX_REFUSED_CLIENTS, ClientConnection
 from exporter.taps.proxy.context import ProxyContext, ProxyLimits
 from exporter.taps.proxy.model_inputs import ModelInputs
+from exporter.taps.proxy.observation_queue import ObservationQueue
 from exporter.taps.proxy.reset_watcher import ResetWatcher
 from exporter.taps.proxy.tls import (
     HTTP1,
@@ -64,7 +65,8 @@ class ProxyTap:
         self.spec = spec
         self.port = spec.listen_port
         """The port of the listening sockets, once there are any."""
-        self.lag = LoopLag()
+        self._queue = ObservationQueue()
+        self.lag = LoopLag(each_tick=self._queue.flush)
         self._new_observer = new_observer
         self._errors = ObserverErrors(skipped)
         self._limits = limits or ProxyLimits()
@@ -137,6 +139,7 @@ class ProxyTap:
             asyncio.get_running_loop(),
             self._errors,
             self.lag,
+            self._queue,
             new_injection,
         )
 
@@ -152,6 +155,7 @@ class ProxyTap:
 
     async def close(self) -> None:
         """Abort all connections."""
+        self.flush()
         for server in self._servers:
             server.close()
         self._supervisor.cancel()
@@ -169,6 +173,10 @@ class ProxyTap:
     def tasks(self) -> Sequence[TaskState]:
         """The task that enforces deadlines and renews TLS files."""
         return self._supervisor.states
+
+    def flush(self) -> None:
+        """Feed observers with all bytes read so far."""
+        self._queue.flush()
 
     def seen_until(self) -> float:
         """Return the time up to which all bytes have been read: now, unless the loop is late."""

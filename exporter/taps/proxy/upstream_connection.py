@@ -10,6 +10,7 @@ from typing import Protocol, cast
 from exporter.protocol.events import SERVER, Direction
 from exporter.sockets import tune
 from exporter.taps.loop_lag import LoopLag
+from exporter.taps.proxy.observation_queue import QUEUED_BYTES, ObservationQueue
 from exporter.taps.proxy.transports import LARGE_READ, descriptor, limit_write_buffer
 
 
@@ -17,6 +18,7 @@ class ClientSide(Protocol):
     """The client's side of a connection, which gets the events of the server's side."""
 
     lag: LoopLag
+    queue: ObservationQueue
     last: float
     awaiting_response: bool
 
@@ -55,6 +57,7 @@ class UpstreamConnection(asyncio.Protocol):
         "full",
         "lag",
         "plain",
+        "queue",
         "respond",
         "transport",
         "write",
@@ -71,6 +74,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._connection = connection
         self.full = False
         self.lag = connection.lag
+        self.queue = connection.queue
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Report the connection to the client's side."""
@@ -82,23 +86,35 @@ class UpstreamConnection(asyncio.Protocol):
         self._connection.server_connected(self)
 
     def data_received(self, data: bytes) -> None:
-        """Forward bytes of a response first, and then feed them to the observer."""
+        """Forward bytes of a response; the observer gets them later, with their arrival time."""
         # Loading a slot and calling it in two steps is faster: this is the path of each token.
-        now, respond, feed, lag = monotonic(), self.respond, self.feed, self.lag
+        now, respond = monotonic(), self.respond
         respond(data)
+        if now <= self.lag.fresh_until and len(data) <= QUEUED_BYTES:
+            self.queue.add(self, data, now)
+        else:
+            self._observe_now(data, now)
+            if len(data) >= LARGE_READ:
+                self._connection.server_read_much(self)
+
+    def _observe_now(self, data: bytes, now: float) -> None:
+        lag = self.lag
+        self.queue.flush()
+        if now <= lag.fresh_until:
+            self.observe(data, now)
+        else:
+            arrived = max(self._connection.last, lag.arrival_time(now, self.transport))
+            lag.observe_late(self.observe, data, arrived)
+
+    def observe(self, data: bytes, time: float) -> None:
+        """Feed the observer with bytes that arrived at ``time``; it is replaced if it fails."""
+        connection, feed = self._connection, self.feed
         try:
-            connection = self._connection
-            if now <= lag.fresh_until:
-                feed(SERVER, data, now)
-            else:
-                now = max(connection.last, lag.arrival_time(now, self.transport))
-                lag.feed_late(feed, SERVER, data, now)
-            connection.last = now
+            feed(SERVER, data, time)
+            connection.last = time
         except Exception as error:
-            self._connection.observer_failed(error)
-        self._connection.awaiting_response = False
-        if len(data) >= LARGE_READ:
-            self._connection.server_read_much(self)
+            connection.observer_failed(error)
+        connection.awaiting_response = False
 
     def eof_received(self) -> bool:
         """Handle a FIN."""
