@@ -34,6 +34,7 @@ from exporter.protocol.http1_framing import (
     response,
 )
 from exporter.protocol.http_exchange import HttpExchange
+from exporter.protocol.repeated_event import RepeatedEvent
 
 PIPELINED: Final = 64
 """The limit of pipelined requests without a response."""
@@ -74,6 +75,7 @@ class Http1Observer:
         self._responses = MessageParser(self._response_head, _ignore, self._response_end)
         self._pending: deque[HttpExchange] = deque()
         self._arriving: HttpExchange | None = None
+        self._repeated: RepeatedEvent | None = None  # if the next bytes may be a chunk with it
         self._last = False  # Connection: close
         self._client_closed = False
         self._server_active_at: float | None = None  # since the client closed its half, if it has
@@ -96,7 +98,10 @@ class Http1Observer:
         try:
             if direction == SERVER:
                 self._server_active_at = time
+                if self._repeated and self._repeated.feed(data, time):
+                    return
                 self._responses.feed(data, time)
+                self._repeated = self._pending[0].repeated if self._responses.before_chunk else None
             elif not self._client_closed:
                 self._requests.feed(data, time)
         except MalformedMessage as error:

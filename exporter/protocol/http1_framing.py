@@ -79,8 +79,8 @@ _STATUS_LINE = re.compile(rb"HTTP/(1\.[01]) ([1-9][0-9]{2})(?: [^\x00-\x08\x0a-\
 _FIELD = re.compile(rb"(" + _TOKEN + rb"):[ \t]*+([^\x00-\x08\x0a-\x1f\x7f]*)")
 _STRAY = re.compile(rb"(?<!\r)\n|\r(?=[^\n])|\x00")
 _LENGTH = re.compile(rb"[0-9]{1,18}")
-_SIZES: Final = {b"%x\r\n" % size: size for size in range(1, 1024)}
-"""The size lines of small chunks, as servers write them."""
+SMALL_CHUNKS: Final = {b"%x\r\n" % size: size for size in range(1, 1024)}
+"""The sizes of small chunks by their size line, as servers write it."""
 _CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;[^\x00-\x08\x0a-\x1f\x7f]*)?\r\n")
 
 
@@ -203,13 +203,18 @@ class MessageParser:
         """Whether the parser is between two messages."""
         return self._state is _State.HEAD and not self._held
 
+    @property
+    def before_chunk(self) -> bool:
+        """Whether the next byte is that of a chunk size line."""
+        return self._state is _State.CHUNK_LINE and not self._held
+
     def feed(self, data: bytes, time: float) -> None:
         """Parse the next bytes."""
         at, end = 0, len(data)
         if self._state is _State.CHUNK_LINE and not self._held:
             # Fast path: most segments hold one small chunk or a few.
             on_body, framing = self.on_body, self._framing
-            while size := _SIZES.get(data[at : (start := data.find(b"\n", at) + 1)]):
+            while size := SMALL_CHUNKS.get(data[at : (start := data.find(b"\n", at) + 1)]):
                 after = start + size
                 if not data.startswith(b"\r\n", after):
                     break

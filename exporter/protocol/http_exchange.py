@@ -20,6 +20,7 @@ from exporter.protocol.http1_framing import (
 )
 from exporter.protocol.json_scan import JsonScanner, name
 from exporter.protocol.prompt_size import PromptScanner
+from exporter.protocol.repeated_event import RepeatedEvent
 from exporter.protocol.response import KSERVE, ApiFormat, ResponseReader
 from exporter.protocol.sse import SseSplitter
 from slos.outcomes import Outcome
@@ -37,6 +38,7 @@ class HttpExchange:
     __slots__ = (
         "_api",
         "_closing",
+        "_compressed",
         "_digest",
         "_ended",
         "_error",
@@ -63,7 +65,7 @@ class HttpExchange:
         self._started = self._closing = self._ended = self._has_body = self._needs_end_marker = (
             False
         )
-        self._failed_late = False
+        self._failed_late = self._compressed = False
         self._status = 0
         self._headers: dict[str, str] = {}
         self._error = b""
@@ -103,6 +105,13 @@ class HttpExchange:
         stream = self.stream
         names = (stream.model, stream.version, stream.tenant, stream.request_id) if stream else ()
         return sum(part.held for part in parts if part) + sum(map(len, names)) + len(self._error)
+
+    @property
+    def repeated(self) -> RepeatedEvent | None:
+        """The event that the next chunk of the response may repeat, None if unknown."""
+        if self._splitter and self._splitter.between and self._reader and not self._compressed:
+            return self._reader.repeated
+        return None
 
     def feed_request(self, part: bytes, time: float) -> None:
         """Feed a part of the request's body."""
@@ -164,6 +173,7 @@ class HttpExchange:
             take = self._splitter.feed
         else:
             self._scanner = JsonScanner(self._api.response, RESPONSE_BYTES)
+        self._compressed = bool(encoding)
         return Inflater(encoding, take, self._inflate_failed).feed if encoding else take
 
     def client_closing(self, time: float) -> None:

@@ -11,6 +11,7 @@ from exporter.protocol.event_template import EventTemplate, template_of, usage_a
 from exporter.protocol.events import Listener, Stream
 from exporter.protocol.json_scan import Found, Wanted, loaded
 from exporter.protocol.payloads import RequestFields, ResponsePart, TokenUsage
+from exporter.protocol.repeated_event import RepeatedEvent, repeated_event
 from slos.outcomes import Outcome
 
 _QUOTE = b'"'[0]
@@ -60,7 +61,8 @@ SGLANG: Final = ApiFormat(
 class ResponseReader:
     """Read the events of a streaming response, or the document of a whole one.
 
-    ``done``: the server has sent its last event.  The text of an in-band error is classified at
+    ``done``: the server has sent its last event.  ``repeated``: the event that the last ones
+    repeated except for its text, None if unknown.  The text of an in-band error is classified at
     once, and not kept.
     """
 
@@ -77,10 +79,12 @@ class ResponseReader:
         "_template",
         "_uncounted",
         "done",
+        "repeated",
     )
 
     def __init__(self, api: ApiFormat, stream: Stream, listener: Listener) -> None:
         self.done = False
+        self.repeated: RepeatedEvent | None = None
         self._api = api
         self._stream = stream
         self._listener = listener
@@ -105,6 +109,7 @@ class ResponseReader:
             if not template.usage:
                 if has_text:
                     self._listener.chunk(self._stream, time, 0)
+                self.repeated = repeated_event(template, self._stream, self._listener)
                 return
             if usage := openai.usage(usage_at(data, end)):
                 self._set_usage(usage)
@@ -156,6 +161,7 @@ class ResponseReader:
 
     def _make_template(self, data: bytes, part: ResponsePart) -> None:
         self._attempts_left -= 1
+        self.repeated = None
         if learnt := template_of(data, part, self._api.read_response):
             self._template = learnt
 

@@ -19,6 +19,7 @@ SCANNED_BYTES = 16 * 1024 * 1024
 _EMPTY_EVENT = len(b"data: \n\n")  # not an event, as it has no data
 _NAMED = re.compile(rb"event: ([^\r\n]*+)\ndata: ([^\r\n]++)\n\n")
 """A chunk that is one complete named event: the usual case in APIs with typed events."""
+_RETURN = b"\r"[0]
 _LINE_END = re.compile(rb"\r\n?|\n")
 
 EventCallback = Callable[[bytes, bytes, float], None]
@@ -28,11 +29,10 @@ FoundCallback = Callable[[dict[str, Found], float], None]
 
 
 class SseSplitter:
-    """Split a response fed in chunks into events."""
+    """Split a response fed in chunks into events; ``between``: the next byte begins an event."""
 
     __slots__ = (
         "_after_return",
-        "_between",
         "_data",
         "_in_long_line",
         "_line",
@@ -41,6 +41,7 @@ class SseSplitter:
         "_on_event",
         "_on_long_event",
         "_wanted",
+        "between",
     )
 
     def __init__(
@@ -55,7 +56,7 @@ class SseSplitter:
         self._long: JsonScanner | None = None
         self._in_long_line = 0  # too long to buffer: 1 in a data line, 2 in any other
         self._after_return = False
-        self._between = True
+        self.between = True
 
     @property
     def held(self) -> int:
@@ -66,16 +67,16 @@ class SseSplitter:
     def feed(self, chunk: bytes, time: float) -> None:
         """Feed the next chunk; the events that it completes happened at ``time``."""
         if (
-            self._between
+            self.between
             and chunk.startswith(b"data: ")
             and chunk.endswith(b"\n\n")
             and chunk.find(b"\n") == len(chunk) - 2
-            and b"\r" not in chunk
+            and _RETURN not in chunk
             and _EMPTY_EVENT < len(chunk) <= EVENT_BYTES
         ):
             take = self._on_event
             take(b"", chunk[6:-2], time)
-        elif self._between and (event := _NAMED.fullmatch(chunk)) and len(chunk) <= EVENT_BYTES:
+        elif self.between and (event := _NAMED.fullmatch(chunk)) and len(chunk) <= EVENT_BYTES:
             self._on_event(event[1], event[2], time)
         elif chunk:
             self._feed(chunk, time)
@@ -91,7 +92,7 @@ class SseSplitter:
         begun = (
             self._line or self._data is not None or self._long or self._in_long_line or self._name
         )
-        self._between = not (begun or self._after_return)
+        self.between = not (begun or self._after_return)
 
     def _hold(self, chunk: bytes) -> None:
         """Buffer the start of a line, or scan it if it gets too long."""
