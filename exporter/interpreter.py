@@ -15,8 +15,8 @@ MIDDLE_THRESHOLD = 4
 OLD_THRESHOLD = 25_000
 """Collections of the middle generation between full ones, which take 0.1 s for 200 models."""
 TAP_OLD_THRESHOLD = 10
-"""The same in the tap process, where every connection that ends is garbage with cycles, and mostly
-an old one.  Python besides waits until a quarter of the old objects are new, so that full
+"""The same in the tap process, where connections that end may be garbage with cycles (HTTP/2), and
+are mostly old.  Python besides waits until a quarter of the old objects are new, so that full
 collections cost little per connection: 5,000 streams take about 12 ms.
 """
 SWITCH_SECONDS = 0.0002

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from exporter.protocol.events import CLIENT, Direction, Listener, Observer, ObserverSettings
@@ -25,7 +26,24 @@ class DetectingObserver:
 
     TLS is skipped with the reason ``tls``.  A connection whose first bytes were missed can only be
     joined at an HTTP/1 request; all others are skipped with the reason ``midway``.
+
+    ``feed`` is replaced by that of the protocol's observer.
     """
+
+    __slots__ = (
+        "_client_bytes",
+        "_decided",
+        "_early",
+        "_early_bytes",
+        "_had_gap",
+        "_listener",
+        "_missed",
+        "_observer",
+        "_settings",
+        "feed",
+    )
+
+    feed: Callable[[Direction, bytes, float], None]
 
     def __init__(self, listener: Listener, settings: ObserverSettings) -> None:
         self._listener = listener
@@ -36,6 +54,7 @@ class DetectingObserver:
         self._had_gap = self._missed = False
         self._decided = False
         self._observer: Observer = NullObserver()
+        self.feed = self._detect
 
     @property
     def inactive(self) -> bool:
@@ -52,11 +71,10 @@ class DetectingObserver:
         """The number of active requests."""
         return self._observer.live
 
-    def feed(self, direction: Direction, data: bytes, time: float) -> None:
-        """Feed the next bytes of a direction; replaced once the protocol is detected."""
-        if self._decided or not data:
-            self._observer.feed(direction, data, time)
-        elif self._had_gap:
+    def _detect(self, direction: Direction, data: bytes, time: float) -> None:
+        if not data:
+            return
+        if self._had_gap:
             self._join(direction, data, time)
         else:
             self._early.append((direction, data, time))
@@ -118,13 +136,13 @@ class DetectingObserver:
 
     def _delegate(self, observer: Observer) -> None:
         self._observer, self._decided = observer, True
-        early, self._early = self._early, []
+        self.feed = observer.feed
+        early, self._early, self._client_bytes = self._early, [], b""
         for direction, data, time in early:
             observer.feed(direction, data, time)
-        # Removes this indirection from the hot path.
-        self.feed = observer.feed  # type: ignore[method-assign]
 
     def _skip(self, reason: str) -> None:
         self._decided = True
+        self.feed = self._observer.feed
         self._early.clear()
         self._listener.skipped(reason)

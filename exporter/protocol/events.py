@@ -171,7 +171,7 @@ class Observer(Protocol):
         """The reason why the bytes fed last must not be forwarded, empty if they may be."""
         ...
 
-    def feed(self, direction: Direction, data: bytes, time: float) -> None:
+    def feed(self, direction: Direction, data: bytes, time: float, /) -> None:
         """Feed the next bytes of a direction."""
 
     def half_closed(self, direction: Direction, time: float) -> None:

@@ -18,7 +18,6 @@ Capture joins connections in the same way.
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -59,6 +58,24 @@ class Http1Observer:
     ``Connection: close``).
     """
 
+    __slots__ = (
+        "_arriving",
+        "_client_closed",
+        "_had_gap",
+        "_ignoring",
+        "_last",
+        "_listener",
+        "_pending",
+        "_repeated",
+        "_requests",
+        "_responses",
+        "_resynchronizing",
+        "_server_active_at",
+        "_settings",
+        "inactive",
+        "refusal",
+    )
+
     def __init__(self, listener: Listener, settings: ObserverSettings) -> None:
         self.inactive = False
         self.refusal = ""
@@ -71,9 +88,14 @@ class Http1Observer:
 
     def _begin(self) -> None:
         """Reset the state to that of a new connection."""
+        self._reset()
         self._requests = MessageParser(self._request_head, _ignore, self._request_end)
         self._responses = MessageParser(self._response_head, _ignore, self._response_end)
-        self._pending: deque[HttpExchange] = deque()
+
+    def _reset(self) -> None:
+        """Reset the state to that of an ignored connection, which has no reference cycles."""
+        self._requests = self._responses = _NO_MESSAGES
+        self._pending: list[HttpExchange] = []
         self._arriving: HttpExchange | None = None
         self._repeated: RepeatedEvent | None = None  # if the next bytes may be a chunk with it
         self._last = False  # Connection: close
@@ -168,6 +190,7 @@ class Http1Observer:
         return framing
 
     def _request_end(self, time: float) -> None:
+        self._requests.on_body = _ignore
         if self._arriving:
             self._arriving.request_complete(time)
         self._arriving = None
@@ -192,7 +215,8 @@ class Http1Observer:
         return framing
 
     def _response_end(self, time: float) -> None:
-        self._pending.popleft().response_complete(time)
+        self._responses.on_body = _ignore
+        self._pending.pop(0).response_complete(time)
 
     def _end(self, each: Callable[[HttpExchange, bool], None]) -> None:
         """End all pending requests, because the connection has ended."""
@@ -216,12 +240,13 @@ class Http1Observer:
         self._listener.skipped(reason)
 
     def _reset_and_ignore(self) -> None:
-        self._begin()
+        self._reset()
         self._ignoring = True
 
     def _resynchronizes(self, direction: Direction, data: bytes) -> bool:
         """Whether a request begins here, after missing bytes."""
         if self._resynchronizing and direction == CLIENT and REQUEST_LINE.match(data):
+            self._begin()
             self._ignoring = self._resynchronizing = False
             return True
         return False
@@ -229,3 +254,11 @@ class Http1Observer:
 
 def _ignore(part: bytes, time: float) -> None:
     """Ignore a part of a body."""
+
+
+def _no_head(head: bytes, began: float, time: float) -> Framing:
+    raise MalformedMessage("unsolicited")
+
+
+_NO_MESSAGES: Final = MessageParser(_no_head, _ignore, lambda _: None)
+"""The parser of a direction that is ignored; it is never fed."""

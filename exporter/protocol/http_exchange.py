@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from typing import Final
 
 from exporter.outcome_rules import ERROR_BYTES, outcome_of, wanted_headers
@@ -25,6 +26,7 @@ from exporter.protocol.response import KSERVE, ApiFormat, ResponseReader
 from exporter.protocol.sse import SseSplitter
 from slos.outcomes import Outcome
 
+_NO_HEADERS: Final[Mapping[str, str]] = {}
 RESPONSE_BYTES: Final = 16 * 1024 * 1024
 """The bytes of a non-streaming response that are scanned."""
 
@@ -67,11 +69,13 @@ class HttpExchange:
         )
         self._failed_late = self._compressed = False
         self._status = 0
-        self._headers: dict[str, str] = {}
+        self._headers: Mapping[str, str] = _NO_HEADERS
         self._error = b""
         self._reader: ResponseReader | None = None
         self._scanner: JsonScanner | None = None
         self._splitter: SseSplitter | None = None
+        self._digest: hashlib.blake2b | None = None
+        self._inflater: Inflater | None = None
         path = path_of(request.target)
         target = classify(request.method, path)
         self.stream: Stream | None = None
@@ -86,8 +90,8 @@ class HttpExchange:
             )
         elif target:
             listener.skipped(target)
-        self._digest = hashlib.blake2b(path + b"\n", digest_size=8, key=settings.salt[:64])
         if self.stream:
+            self._digest = hashlib.blake2b(path + b"\n", digest_size=8, key=settings.salt[:64])
             self.stream.tenant = _tenant(request, settings)
             new = PromptScanner if settings.measure_prompts else JsonScanner
             self._scanner = new(self._api.request)
@@ -115,7 +119,7 @@ class HttpExchange:
 
     def feed_request(self, part: bytes, time: float) -> None:
         """Feed a part of the request's body."""
-        if self._scanner and not self._started:
+        if self._scanner and self._digest:
             self._digest.update(part)
             self._has_body = True
             if self._inflater:
@@ -126,7 +130,7 @@ class HttpExchange:
     def request_complete(self, time: float) -> None:
         """Handle the end of the request."""
         if self.stream and not self._started:
-            if self._has_body:
+            if self._digest and self._has_body:
                 self.stream.prompt = int.from_bytes(self._digest.digest())
             self._start(self.stream, time, time)
 
@@ -239,7 +243,7 @@ class HttpExchange:
             stream.streaming = stream.streaming or fields.streaming
         if isinstance(self._scanner, PromptScanner):
             stream.prompt_tokens, stream.prompt_bytes = self._scanner.length()
-        self._scanner = None
+        self._scanner = self._digest = self._inflater = None
         stream.arrived = arrived
         self._started = True
         self._listener.started(stream, time)

@@ -213,9 +213,6 @@ class ClientConnection(asyncio.Protocol):
             if not self._refuse_long_start():
                 self._respond_unreachable(now)
 
-    def _discard(self, data: bytes, now: float) -> None:
-        pass
-
     def eof_received(self) -> bool:
         """Handle a FIN."""
         self._fin_from_client = True
@@ -243,6 +240,7 @@ class ClientConnection(asyncio.Protocol):
         shared.resets.forget(self._descriptor, self._client_reset)
         shared.connections.discard(self)
         shared.watched -= self._attached is not _NO_OBSERVER
+        self._receive = _discard  # breaks a reference cycle
         self._end_backpressure(now)
         if self._connecting:
             self._connecting.cancel()
@@ -323,7 +321,7 @@ class ClientConnection(asyncio.Protocol):
             shared.problem_log.failed(what, _why(error) or f"no response in {seconds:g} s", now)
             self._fail_unreachable(now)
         finally:
-            self._connecting = None
+            self._connecting = self._connect_timeout = None
 
     def server_connected(self, server: UpstreamConnection) -> None:
         """Start to forward on the new connection to the server."""
@@ -431,7 +429,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _respond_and_close(self, response: bytes) -> None:
         self._ended = True
-        self._receive = self._discard
+        self._receive = _discard
         self._deadline = monotonic() + LINGER_SECONDS
         self._client.write(response)
         self._client.resume_reading()
@@ -531,6 +529,10 @@ class ClientConnection(asyncio.Protocol):
         self._attached = self._shared.errors.isolate(self._attached, error, monotonic())
         if self._server:
             self._server.feed = self._attached.feed
+
+
+def _discard(data: bytes, now: float) -> None:
+    """Discard bytes that a client sends after its connection has ended."""
 
 
 def _injecting(
