@@ -210,12 +210,12 @@ def apart(plan: Plan) -> list[tuple[PlannedObjective, ...]]:
     for planned in plan.objectives:
         series_ = _synthetic_series(planned, plan.service)
         disturbed = 0
-        for metric, reading in series_.items():
-            disturbed |= readers[metric] & ~alike[metric, reading]
+        for metric, way in series_.items():
+            disturbed |= readers[metric] & ~alike[metric, way]
         first = ~disturbed & (disturbed + 1)  # the lowest bit that is not set
-        for metric, reading in series_.items():
+        for metric, way in series_.items():
             readers[metric] |= first
-            alike[metric, reading] |= first
+            alike[metric, way] |= first
         if first >> len(groups):
             groups.append([])
         groups[first.bit_length() - 1].append(planned)

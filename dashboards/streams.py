@@ -117,7 +117,8 @@ def _just_after(scope: Scope, seconds: int) -> Expr:
         share = call("histogram_fraction", number(seconds), number(above), ages)
         return share * call("histogram_count", ages)
     upto, below = (
-        scope.rate(f"{metric}_bucket", boundary_matcher(edge)) for edge in (above, Decimal(seconds))
+        scope.rate(f"{metric}_bucket", boundary_matcher(boundary))
+        for boundary in (above, Decimal(seconds))
     )
     return upto - below
 

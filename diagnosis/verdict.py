@@ -86,9 +86,9 @@ def _undecided(
         return "no check is sick"
     if UNKNOWN in between:
         return "no playbook explains what is sick"
-    blind = [each for each in checks if not each.has_data]
-    if blind:
-        return f"{len(blind)} of {len(checks)} checks have no data"
+    without_data = [each for each in checks if not each.has_data]
+    if without_data:
+        return f"{len(without_data)} of {len(checks)} checks have no data"
     return "the evidence is contradictory"
 
 
@@ -106,11 +106,11 @@ def _decider(
 ) -> tuple[str, str]:
     """Return the check without data that separates two hypotheses best, and what to do."""
     first, second = between.items()
-    blind = {check.key: check.reason for check in checks if check.key not in results}
+    without_data = {check.key: check.reason for check in checks if check.key not in results}
     bits = {
         key: information(likelihood, first, second)
         for key, likelihood in evidence.likelihoods.items()
-        if key in blind
+        if key in without_data
     }
     best = max(bits, key=lambda key: (bits[key], key), default="")
     if best and bits[best] >= _LEAST_BITS:
@@ -118,7 +118,7 @@ def _decider(
         sick, healthy = sorted(between, key=lambda key: -likelihood.of(key, sick=True))
         return best, (
             f"the check {best}. Sick means {title(sick)}, healthy means {title(healthy)}. It has "
-            f"no data now: {blind[best]}."
+            f"no data now: {without_data[best]}."
         )
     return "", _step(between)
 

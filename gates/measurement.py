@@ -18,7 +18,7 @@ from slos.signals import PROMPT_CLASS
 if TYPE_CHECKING:  # generators need no HTTP client
     from promql.client import Sample
 
-Ask = Callable[[str], "Iterable[Sample]"]
+EvaluateQuery = Callable[[str], "Iterable[Sample]"]
 """Evaluates a query at one time."""
 
 
@@ -30,16 +30,18 @@ class ArmLabels:
     baseline: Mapping[str, str]
 
 
-def measure(gate: RolloutGate, arms: ArmLabels, window: str, ask: Ask) -> GateDecision:
+def measure(
+    gate: RolloutGate, arms: ArmLabels, window: str, evaluate: EvaluateQuery
+) -> GateDecision:
     """Measure all criteria over the ``window`` before now, and decide."""
     measured: list[Measurement] = []
     for criterion in gate.criteria:
         if isinstance(criterion, ShareCriterion):
-            measured.append(_shares(criterion, arms, window, ask))
+            measured.append(_shares(criterion, arms, window, evaluate))
         else:
-            measured.append(_usage(gate, criterion, arms, window, ask))
+            measured.append(_usage(gate, criterion, arms, window, evaluate))
     canary, baseline = (
-        _one(ask(str(aggregate("min", health(_scope(gate, arm, window))))))
+        _one(evaluate(str(aggregate("min", health(_scope(gate, arm, window))))))
         for arm in (arms.canary, arms.baseline)
     )
     return decide(gate, measured, canary, baseline)
@@ -49,9 +51,11 @@ def _scope(gate: RolloutGate, arm: Mapping[str, str], window: str) -> Scope:
     return Scope(gate.plan.service.selector, window, equal(arm))
 
 
-def _shares(criterion: ShareCriterion, arms: ArmLabels, window: str, ask: Ask) -> ShareMeasurement:
+def _shares(
+    criterion: ShareCriterion, arms: ArmLabels, window: str, evaluate: EvaluateQuery
+) -> ShareMeasurement:
     def count(counter: Vector, arm: Mapping[str, str]) -> dict[str, float]:
-        found = ask(str(increase(_of_arm(counter, equal(arm)), window, (PROMPT_CLASS,))))
+        found = evaluate(str(increase(_of_arm(counter, equal(arm)), window, (PROMPT_CLASS,))))
         return {each.labels.get(PROMPT_CLASS, ""): each.value for each in found}
 
     def classes(arm: Mapping[str, str]) -> dict[str, Count]:
@@ -63,10 +67,14 @@ def _shares(criterion: ShareCriterion, arms: ArmLabels, window: str, ask: Ask) -
 
 
 def _usage(
-    gate: RolloutGate, criterion: UsageCriterion, arms: ArmLabels, window: str, ask: Ask
+    gate: RolloutGate,
+    criterion: UsageCriterion,
+    arms: ArmLabels,
+    window: str,
+    evaluate: EvaluateQuery,
 ) -> UsageMeasurement:
     canary, baseline = (
-        _one(ask(str(aggregate("max", criterion.used(_scope(gate, arm, window))))))
+        _one(evaluate(str(aggregate("max", criterion.used(_scope(gate, arm, window))))))
         for arm in (arms.canary, arms.baseline)
     )
     return UsageMeasurement(canary, baseline)

@@ -1,6 +1,6 @@
 """Recording rules that compute the bounds of :mod:`gates.statistics` in PromQL, for every arm.
 
-The rules know no arms: they record each value of the rollout's label.  A verdict query then
+The rules record each value of the rollout's label, whatever its arm.  A verdict query then
 compares two of these values (:mod:`gates.verdict_query`).
 """
 

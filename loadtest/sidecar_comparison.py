@@ -168,8 +168,8 @@ def compare_sidecar(
         left = sum(record.outcome in ("client_disconnected", "timeout") for record in records)
         if signal == "itl" and left:
             missing.append(
-                f"itl: {left} clients left in mid-stream, and what was in flight then is on one "
-                "side only"
+                f"itl: {left} clients disconnected mid-stream, and what was in flight then is on "
+                "one side only"
             )
         elif found is None:
             missing.append(f"{signal}: the sidecar has no {SIGNALS[signal].metric} of {model}")

@@ -190,7 +190,8 @@ class Plan:
 
 
 # Slices come at a steady pace, so what the file says about low traffic does not concern them; but
-# five full minutes are needed to tell a fresh server's first spike from a trend, and two slices.
+# five full minutes and two slices are needed to distinguish a fresh server's first spike from a
+# trend.
 _LEAST_SECONDS = 300
 _LEAST_SLICES = 2
 

@@ -89,7 +89,7 @@ MISSING: Row = ("is missing", missing)
 _INHERITED = "equivalent: the series that the alert reads has the same label"
 _BORN = "equivalent: the sidecar serves all outcomes from its start, so none is absent alone"
 _JOB = "the tests have no series that a user's own queries do not select"
-_BORN_LATE = "the tests serve counters of the user's own queries from the start"
+_SERVED_FROM_START = "the tests serve counters of the user's own queries from the start"
 _TEXT = "the tests expect labels, not annotations, which are text of the rule file itself"
 _OTHERS = {"1h": "6h", "6h": "1h", "1d": "3d", "3d": "1d", "5m": "30m", "30m": "5m", "2h": "6h"}
 AVAILABILITY = 'slo="availability"'
@@ -334,8 +334,8 @@ TABLE: dict[tuple[str, str], Sequence[Row]] = {
         ("counts good slices", expr(',result="bad"', "")),
     ),
     ("shop/checkout", "slo:bad:increase1m"): (
-        ("is absent without failures", without("or sum("), _BORN_LATE),
-        ("forgets counters born with an error", without("or last_over_time"), _BORN_LATE),
+        ("is absent without failures", without("or sum("), _SERVED_FROM_START),
+        ("forgets counters born with an error", without("or last_over_time"), _SERVED_FROM_START),
         ("reads another job", expr('http_errors_total{job="shop"}', "http_errors_total"), _JOB),
     ),
     ("shop/checkout", "SLIInconsistent"): (

@@ -34,7 +34,7 @@ _tokenslo_completion
 """,
     "fish": "source script; complete -C '{line}'",
 }
-"""What asks each shell for completions, as its editor does when the user presses Tab."""
+"""How a test requests completions of each shell, as its editor does when the user presses Tab."""
 
 
 @pytest.fixture

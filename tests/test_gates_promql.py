@@ -263,11 +263,11 @@ def test_queries_of_the_command_measure_each_arm(promtool: Path, tmp_path: Path)
     gate = gate_of(example(objective("ttft", "0.95"), selector={"model": "llama"}), rollout)
     queries: list[str] = []
 
-    def ask(query: str) -> list[Sample]:
+    def evaluate(query: str) -> list[Sample]:
         queries.append(query)
         return []
 
-    measure(gate, ArmLabels({"version": CANARY}, {"version": BASELINE}), "15m", ask)
+    measure(gate, ArmLabels({"version": CANARY}, {"version": BASELINE}), "15m", evaluate)
     arms = {CANARY: (200, 0.7), BASELINE: (100, 0.4)}
     series, expected = [], dict[str, float]()
     for version, (good, used) in arms.items():
@@ -312,11 +312,11 @@ def test_gpu_memory_of_servers_without_triton_comes_from_dcgm(
     )
     queries: list[str] = []
 
-    def ask(query: str) -> list[Sample]:
+    def evaluate(query: str) -> list[Sample]:
         queries.append(query)
         return []
 
-    measure(gate, ArmLabels({"version": CANARY}, {"version": BASELINE}), "15m", ask)
+    measure(gate, ArmLabels({"version": CANARY}, {"version": BASELINE}), "15m", evaluate)
     series, samples = [], []
     for version, used in ((CANARY, 75), (BASELINE, 50)):
         of = f'job="x",instance="{version}:1",pod="pod-{version}"'

@@ -320,7 +320,7 @@ budget_policy:
   - {when: 80.0%, do: c}
   - {when: 120%, do: d}
 """
-    wanted = "the share of the budget that is spent by then, such as 50%"
+    wanted = "the share of the budget that is spent at this step, such as 50%"
     assert refused(tmp_path, f"{HEAD}{steps}objectives: [{{{UP}}}]\n") == [
         f"4: budget_policy[0].when: 50 has no unit. Fix: write {wanted}.",
         "5: budget_policy[1].do: holds line breaks or control characters. "

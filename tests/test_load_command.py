@@ -16,6 +16,7 @@ import pytest
 from aiohttp import web
 
 from tests.fake_server import fake_server, serving
+from tests.polling import until
 from tests.test_loadtest_client import look_alike
 from tokenslo.cli import main
 
@@ -228,10 +229,10 @@ async def test_ctrl_c_ends_with_a_report() -> None:
         await asyncio.sleep(0)
         from tests.test_loadtest_client import truth
 
-        for _ in range(400):
-            if len((await truth(url))["requests"]) > 3:
-                break
-            await asyncio.sleep(0.05)
+        async def some_requests() -> bool:
+            return len((await truth(url))["requests"]) > 3
+
+        await until(some_requests)
         process.send_signal(signal.SIGINT)
         output, errors = await asyncio.wait_for(process.communicate(), 60)
     assert (process.returncode, errors) == (130, b"")

@@ -148,7 +148,7 @@ def test_gaps_are_not_compared_if_clients_left() -> None:
     after = scrape(records())
     found = compare_sidecar("http://sidecar", [], after, observed, "m", OBJECTIVES)
     assert found.missing == (
-        "itl: 1 clients left in mid-stream, and what was in flight then is on one side only",
+        "itl: 1 clients disconnected mid-stream, and what was in flight then is on one side only",
     )
     assert "itl" not in [each.signal for each in found.signals]
 

@@ -131,7 +131,7 @@ def test_unreadable_stream_has_outcome_and_duration(encoding: str, body: bytes) 
     assert value(recorder, "requests_without_first_token") == 0
     assert value(recorder, "goodput", result="unknown") == 1
     assert value(recorder, "goodput", result="bad") == 0
-    # Its first token is later than 0.1 s, because nothing had come by then.
+    # Its first token is later than 0.1 s, because nothing had come before.
     late = [value(recorder, slo_events(signal), result="bad") for signal in limits]
     assert late == [1, 0, 0, 0]
     assert value(recorder, slo_events("e2e"), result="good") == 1

@@ -64,7 +64,7 @@ def conversation() -> GrpcConnection:
         frame(WINDOW, 0, 0, b"\0\0\1\0"),
         frame(PING, 0, 0, bytes(8)),
         frame(PRIORITY, 0, 1, bytes(5)),
-        frame(0x42, 0xFF, 7, b"nobody knows this"),
+        frame(0x42, 0xFF, 7, b"an unknown frame"),
     )
     block = connection.block(CLIENT, CALL | {"x-team": "blue", "user-agent": "a" * 300})
     priority = struct.pack(">IB", 0, 16)

@@ -202,7 +202,7 @@ async def test_slow_server_slows_the_client() -> None:
 # How connections end: the server must see what it would see without the proxy.
 
 CHUNK = b"data: {}\n\n"
-Leave = Callable[[socket.socket, ProxySetup], Awaitable[object]]
+Disconnect = Callable[[socket.socket, ProxySetup], Awaitable[object]]
 
 
 async def _says_goodbye(client: socket.socket, scene: ProxySetup) -> None:
@@ -227,7 +227,7 @@ async def _resets(client: socket.socket, scene: ProxySetup) -> None:
     reset(client)
 
 
-async def _leaves_before_any_answer(client: socket.socket, scene: ProxySetup) -> None:
+async def _resets_before_any_answer(client: socket.socket, scene: ProxySetup) -> None:
     client.close()
 
 
@@ -237,12 +237,12 @@ async def _shuts_both_ways(client: socket.socket, scene: ProxySetup) -> None:
     client.close()
 
 
-LEAVING = [
+DISCONNECTS = [
     _says_goodbye,
     _closes,
     _closes_with_unread_data,
     _resets,
-    _leaves_before_any_answer,
+    _resets_before_any_answer,
     _shuts_both_ways,
 ]
 
@@ -282,24 +282,24 @@ async def _serve(
     return seen
 
 
-@pytest.mark.parametrize("leave", LEAVING)
+@pytest.mark.parametrize("disconnect", DISCONNECTS)
 @on_loop()
-async def test_server_sees_client_disconnects_as_without_the_proxy(leave: Leave) -> None:
+async def test_server_sees_client_disconnects_as_without_the_proxy(disconnect: Disconnect) -> None:
     async with proxied(lambda: LoggingObserver(live=1)) as scene:
         seen = []
         for direct in (True, False):
             client = await scene.client(REQUEST, direct=direct)
             server = await scene.accept()
             serving = asyncio.create_task(_serve(server, 30, 0))
-            await leave(client, scene)
+            await disconnect(client, scene)
             seen.append(await serving)
             client.close()
         assert seen[1] == seen[0]
         reported = scene.observers[0].events
         await until(lambda: scene.tap.traffic().connections == 0)
-        if leave is _says_goodbye:
+        if disconnect is _says_goodbye:
             assert reported == ["client ended", "server ended"]
-        elif leave in (_resets, _closes_with_unread_data):
+        elif disconnect in (_resets, _closes_with_unread_data):
             assert reported == ["client gone"]
         else:
             assert reported == ["client ended", "client gone"]

@@ -13,7 +13,7 @@ from tests.views import UP, busy, view
 
 LLAMA = ("llama", "1")
 WELL = Decoding(True, "", True)
-NOBODY = view(sources=(), models=())
+EMPTY = view(sources=(), models=())
 
 
 def judged(shown: View, *expected: ExpectedModel, **watched: object) -> Readiness:
@@ -40,7 +40,7 @@ def test_all_layers_are_ready() -> None:
 
 
 def test_nothing_is_ready_before_the_first_scrape() -> None:
-    found = judged(NOBODY, ExpectedModel("llama"))
+    found = judged(EMPTY, ExpectedModel("llama"))
     assert layers(found) == {"process tokenslo": True, "source": False, "model llama": None}
     assert found.reasons == ("no source has been scraped yet",)
 
@@ -90,12 +90,12 @@ def test_expected_model_accepts_any_loaded_version() -> None:
 
 
 def test_unknown_readiness_keeps_the_server_ready() -> None:
-    unknown = Decoding(None, "nobody tells", None)
+    unknown = Decoding(None, "no source counts tokens", None)
     found = judged(busy(), decoding={LLAMA: unknown}, probes={"llama": ProbeState(None, "not yet")})
     assert found.ready
     assert [(layer.layer, layer.ready, layer.reason) for layer in found.layers[-3:]] == [
         ("backend", None, "it has published no iteration and produced no token yet"),
-        ("decode", None, "llama: nobody tells"),
+        ("decode", None, "llama: no source counts tokens"),
         ("probe", None, "not yet"),
     ]
 
@@ -109,9 +109,9 @@ def test_stuck_engine_and_failing_probe_are_not_ready() -> None:
 
 
 def test_every_layer_with_known_readiness_is_a_metric() -> None:
-    decoding = {LLAMA: Decoding(None, "nobody tells", True)}
+    decoding = {LLAMA: Decoding(None, "no source counts tokens", True)}
     found = judged(busy(), decoding=decoding, probes={"llama": ProbeState(False, "timed out")})
-    text = expose(NOBODY, "1.2.3", more=[family(found)]).body.decode()
+    text = expose(EMPTY, "1.2.3", more=[family(found)]).body.decode()
     assert [line for line in text.splitlines() if line.startswith("tokenslo_ready")] == [
         'tokenslo_ready{layer="process",model="",source="",version=""} 1.0',
         'tokenslo_ready{layer="source",model="",source="triton",version=""} 1.0',

@@ -93,23 +93,25 @@ def test_nothing_is_reported_after_the_end() -> None:
     wire = Wire()
     wire.request(0, flags=ACK | FIN)
     wire.answer(0, flags=ACK | FIN)
-    told = list(wire.watcher.events)
+    before = list(wire.watcher.events)
     wire.request(1, b"more")
     wire.answer(1, b"more")
     wire.request(1, flags=RST)
     wire.connection.forget(9.0)
-    assert wire.watcher.events == told
+    assert wire.watcher.events == before
 
 
 @pytest.mark.parametrize(
-    ("direction", "told"), [(CLIENT, "aborted"), (SERVER, "server lost")], ids=["client", "server"]
+    ("direction", "outcome"),
+    [(CLIENT, "aborted"), (SERVER, "server lost")],
+    ids=["client", "server"],
 )
-def test_a_reset(direction: Direction, told: str) -> None:
+def test_a_reset(direction: Direction, outcome: str) -> None:
     wire = Wire()
     wire.request(0, b"POST")
     wire.answer(0, b"data")
     wire.send(direction, 4, flags=RST, window=0)
-    assert wire.watcher.events[2:] == [(told, 3.0)]
+    assert wire.watcher.events[2:] == [(outcome, 3.0)]
     assert wire.connection.closed
 
 

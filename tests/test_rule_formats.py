@@ -144,9 +144,9 @@ def test_large_service_is_split_into_resources_for_kubectl() -> None:
 
 def test_cause_names_at_most_some_objectives() -> None:
     last = large()["alerts/chat.causes.prometheusrule.yaml"]
-    told = re.findall("explains: (.*)", last)
-    assert told
-    assert all(text.endswith(", o19 and 5 more") for text in told)
+    explained = re.findall("explains: (.*)", last)
+    assert explained
+    assert all(text.endswith(", o19 and 5 more") for text in explained)
 
 
 def test_no_group_exceeds_mimirs_rule_limit() -> None:
@@ -337,10 +337,12 @@ def test_check_reports_every_file_and_writes_nothing(
     command = (slo, str(other), "-o", str(out), *flags)
     assert run(*command, "--check") == 1
     assert not out.exists()
-    told = {line[4:] for line in capsys.readouterr().out.splitlines() if line.startswith("+++ ")}
+    reported = {
+        line[4:] for line in capsys.readouterr().out.splitlines() if line.startswith("+++ ")
+    }
     assert run(*command) == 0
     written = {str(path) for path in out.rglob("*") if path.is_file()}
-    assert told == written
+    assert reported == written
     assert run(*command, "--check") == 0
     for path in out.rglob("*.yaml"):
         assert "\n---" not in path.read_text()
@@ -369,7 +371,7 @@ def test_further_files_of_a_service_that_became_smaller_are_removed(
     assert run(*command) == 0
     second = out / "alerts/chat.prometheusrule-2.yaml"
     ours = out / "alerts/chat.prometheusrule-9.yaml"
-    ours.write_text("# written by somebody\n")
+    ours.write_text("# written by hand\n")
     assert second.exists()
     file.write_text(head + lines[0])
     capsys.readouterr()

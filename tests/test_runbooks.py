@@ -234,7 +234,7 @@ def test_burn_page_has_the_detection_times():
     reported = [[cell.strip() for cell in row.split("|")] for _, row in rows]
     (planned,) = plan.objectives
     assert [row[0] for row in reported] == [f"{p.long} and {p.short}" for p in planned.pairs]
-    # 28 days at 95%: the fastest pair asks for 52.5% bad in 10 minutes.  Half of all requests never
+    # 28 days at 95%: the fastest pair fires at 52.5% bad in 10 minutes.  Half of all requests never
     # reach that, all of them do after 315 s.
     assert reported[0] == ["10m and 5m", "52.5%", "10.5", "0.26%", "5m15s", "never", "never"]
     assert reported[1] == ["6h and 30m", "28%", "5.6", "5%", "1h41m", "3h22m", "never"]

@@ -232,7 +232,7 @@ def test_every_interleaving_gives_each_request_one_judgement(
 
 
 def _compare_late(made: list[Request], now: Counter[tuple[str, str, str]], at: float) -> None:
-    """Compare what is counted as late with what had crossed by then."""
+    """Compare what is counted as late with what had crossed before."""
     for signal, threshold in (("ttft", 2.0), ("max_gap", 1.0), ("e2e", 3.0)):
         crossed = sum((signal, threshold) in one.crossings(at) for one in made)
         died = sum(not one.gaps() and one.end <= at for one in made) if signal == "ttft" else 0

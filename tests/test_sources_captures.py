@@ -127,10 +127,10 @@ async def test_every_engine_gauge_is_reported() -> None:
 
 async def test_failures_of_an_ensemble_are_halved() -> None:
     snapshot = await stage("failures")
-    told = outcomes(found(snapshot, "pipeline")["request_failures"])
+    counted = outcomes(found(snapshot, "pipeline")["request_failures"])
     written = (CAPTURES / "triton_failures.txt").read_text()
     line = 'nv_inference_request_failure{model="pipeline",reason="OTHER",version="1"} '
-    assert told["error other"] == float(written.partition(line)[2].split()[0]) / 2 > 0
+    assert counted["error other"] == float(written.partition(line)[2].split()[0]) / 2 > 0
 
 
 async def test_rejected_requests_never_had_a_first_token() -> None:

@@ -16,18 +16,18 @@ from tests.tcp_server import listening
 
 LIMITS = FetchLimits(timeout=5.0, max_bytes=1000)
 IMPATIENT = FetchLimits(timeout=0.3, max_bytes=1000)
-Talk = Callable[[asyncio.StreamWriter], Awaitable[None]]
+Respond = Callable[[asyncio.StreamWriter], Awaitable[None]]
 
 
 @asynccontextmanager
-async def server(talk: Talk, *, greets: bool = False) -> AsyncIterator[str]:
-    """Run a raw TCP server that runs ``talk`` after a request head, or at once."""
+async def server(respond: Respond, *, greets: bool = False) -> AsyncIterator[str]:
+    """Run a raw TCP server that runs ``respond`` after a request head, or at once."""
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             if not greets:
                 await reader.readuntil(b"\r\n\r\n")
-            await talk(writer)
+            await respond(writer)
         except (ConnectionError, asyncio.IncompleteReadError):
             pass
         finally:
@@ -37,14 +37,14 @@ async def server(talk: Talk, *, greets: bool = False) -> AsyncIterator[str]:
         yield f"http://127.0.0.1:{port}"
 
 
-def raw(*chunks: bytes, pause: float = 0.0) -> Talk:
-    async def talk(writer: asyncio.StreamWriter) -> None:
+def raw(*chunks: bytes, pause: float = 0.0) -> Respond:
+    async def respond(writer: asyncio.StreamWriter) -> None:
         for chunk in chunks:
             writer.write(chunk)
             await writer.drain()
             await asyncio.sleep(pause)  # the pace of the server
 
-    return talk
+    return respond
 
 
 async def exchange(url: str, **options: object) -> HttpResponse:
@@ -53,8 +53,8 @@ async def exchange(url: str, **options: object) -> HttpResponse:
         return await fetch(session, "GET", url, **options)  # type: ignore[arg-type]
 
 
-async def failure(talk: Talk, limits: FetchLimits) -> SourceError:
-    async with server(talk) as url:
+async def failure(respond: Respond, limits: FetchLimits) -> SourceError:
+    async with server(respond) as url:
         with pytest.raises(SourceError) as raised:
             await exchange(f"{url}/metrics", limits=limits)
         return raised.value
@@ -71,7 +71,7 @@ async def test_expected_error_status_is_returned() -> None:
 
 
 @pytest.mark.parametrize(
-    ("talk", "kind", "words"),
+    ("respond", "kind", "words"),
     [
         pytest.param(
             raw(b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n"), "status", "answered 503",
@@ -107,8 +107,8 @@ async def test_expected_error_status_is_returned() -> None:
         ),
     ],
 )  # fmt: skip
-async def test_failures_have_kind_and_message(talk: Talk, kind: str, words: str) -> None:
-    error = await failure(talk, IMPATIENT if kind == "timeout" else LIMITS)
+async def test_failures_have_kind_and_message(respond: Respond, kind: str, words: str) -> None:
+    error = await failure(respond, IMPATIENT if kind == "timeout" else LIMITS)
     assert error.kind == kind
     assert words in str(error)
 
@@ -157,16 +157,18 @@ def test_what_is_not_json(body: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("talk", "kind", "taken"),
+    ("respond", "kind", "taken"),
     [
         (raw(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n", b"abc"), "truncated", b"abc"),
         (raw(b"HTTP/1.1 200 OK\r\n\r\nabc", b"de", pause=5), "timeout", b"abc"),
         (raw(b"HTTP/1.1 200 OK\r\n\r\n", b"x" * 5000), "too_large", b"x" * 1000),
     ],
 )
-async def test_body_before_a_failure_is_delivered(talk: Talk, kind: str, taken: bytes) -> None:
+async def test_body_before_a_failure_is_delivered(
+    respond: Respond, kind: str, taken: bytes
+) -> None:
     received = bytearray()
-    async with server(talk) as url, new_session() as session:
+    async with server(respond) as url, new_session() as session:
         with pytest.raises(SourceError) as raised:
             await receive(session, "GET", url, received.extend, limits=IMPATIENT)
     assert (raised.value.kind, bytes(received)) == (kind, taken)

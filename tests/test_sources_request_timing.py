@@ -201,7 +201,7 @@ class TestTimingHistograms:
         assert histograms(timings)["ttft"].count == 0
 
 
-class TestLedger:
+class TestLossCounter:
     def test_complete_items_lose_nothing(self) -> None:
         losses = LossCounter()
         for counted, arrived in ((100, 1000), (103, 3), (103, 2), (105, 0), (120, 15)):

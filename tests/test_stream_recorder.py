@@ -613,7 +613,7 @@ def judged(one: Stream, *events: tuple[Any, ...], **clauses: float) -> dict[tupl
 
 COUNTED = {"counted": True, "output_tokens": 9}
 one_each = partial(chunks, tokens=1)
-"""Chunks of which the server tells that they have a token."""
+"""Chunks of one token each, as the server counts them."""
 
 
 @pytest.mark.parametrize(

@@ -125,12 +125,12 @@ async def stream(port: int, tokens: int = 3) -> None:
         assert (await answer.read()).count(b"data:") == tokens + 1
 
 
-async def tells(one: TapSource, anything: bool) -> bool:
-    """Return whether a snapshot succeeds, or with ``anything`` false whether it fails."""
+async def has_outcome(one: TapSource, succeeds: bool) -> bool:
+    """Return whether a snapshot succeeds, or with ``succeeds`` false whether it fails."""
     with suppress(SourceError):
         await one.snapshot(0.0)
-        return anything
-    return not anything
+        return succeeds
+    return not succeeds
 
 
 def gone(pid: int) -> bool:
@@ -142,7 +142,7 @@ def gone(pid: int) -> bool:
 
 
 def children(pid: int) -> list[int]:
-    """Return those that run taps."""
+    """Return the child processes that run taps."""
     words = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return [int(word) for word in words if _runs_taps(word)]
 
@@ -362,14 +362,14 @@ async def test_a_process_that_is_killed_is_started_again(
             await until(is_live)
             os.kill(await child_of(os.getpid()), signal.SIGKILL)
 
-            await until(lambda: tells(one, False))
+            await until(lambda: has_outcome(one, False))
             with pytest.raises(SourceError) as down:
                 await one.snapshot(0.0)
             assert down.value.kind == "ended"
             assert "the tap process was killed by SIGKILL" in str(down.value)
             upstream.go.set()
 
-        await until(lambda: tells(one, True))
+        await until(lambda: has_outcome(one, True))
         await stream(port)
         await until_streams(one, 0)
         snapshot = await until_streams(one, 1)

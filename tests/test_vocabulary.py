@@ -44,6 +44,8 @@ FOLDERS = (
     "tools",
     "top",
 )
+LISTS = frozenset({"tests/test_vocabulary.py", "tests/test_runbooks.py"})
+"""Modules with lists of banned words."""
 # Class names that a library requires, so they may recur.
 REQUIRED_NAMES = frozenset({"TritonPythonModel"})
 
@@ -70,6 +72,13 @@ BANNED = {
     r"unasked": "unsolicited",
     r"newborn|born late": "new series",
     r"naps?": "wake-up delays",
+    r"surveys?": "scrape, snapshot",
+    r"keepers?": "supervisor",
+    r"surroundings": "context",
+    r"stor(?:y|ies)": "scenario",
+    r"asks|know": "request, require, query; has, supports, records",
+    r"by then|in the same breath": "name the time or the event",
+    r"not to be had": "unavailable",
     r"in their terms": "name the peer's terms",
     r"for ever": "endlessly",
 }
@@ -104,7 +113,13 @@ def test_help_has_no_banned_word(path: tuple[str, ...]) -> None:
 
 
 def documents() -> Iterator[Path]:
-    yield from (ROOT / name for name in ("README.md", "CONTRIBUTING.md"))
+    yield from (
+        ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
+    )
+    yield from (ROOT / name for name in ("bench/README.md", "runbooks/evidence.yaml"))
+    for folder in ("deploy", "lab"):
+        yield from sorted((ROOT / folder).rglob("*.md"))
+    yield from sorted((ROOT / "docs/man").iterdir())
     yield from sorted((ROOT / "docs").rglob("*.md"))
     for suffix in ("md", "yaml", "json"):
         yield from sorted((ROOT / "examples").rglob(f"*.{suffix}"))
@@ -143,11 +158,41 @@ class ModuleTexts(NamedTuple):
     strings: list[Named]
     """Messages, names and docstrings."""
     classes: list[Named]
+    identifiers: list[Named]
+    """Names of functions, classes, arguments and variables, as words."""
+
+
+# Where one word of an identifier ends: at an underscore, or at a change of case.
+BETWEEN_WORDS = re.compile(r"_+|(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+# Names of standards, and of fields of other programs.
+FOREIGN_NAMES = frozenset({"PUSH_PROMISE"})
+
+
+def defined_name(node: ast.AST) -> str | None:
+    """Return the name that a node defines, if it defines one."""
+    match node:
+        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+            name = node.name
+        case ast.arg():
+            name = node.arg
+        case ast.Name(ctx=ast.Store()):
+            name = node.id
+        case ast.Attribute(ctx=ast.Store()):
+            name = node.attr
+        case _:
+            return None
+    return None if name in FOREIGN_NAMES else name
+
+
+def words_of(identifier: str) -> str:
+    return BETWEEN_WORDS.sub(" ", identifier).strip()
 
 
 def module_texts(source: str) -> ModuleTexts:
-    texts = ModuleTexts([], [], [], [])
+    texts = ModuleTexts([], [], [], [], [])
     for node in ast.walk(ast.parse(source)):
+        if name := defined_name(node):
+            texts.identifiers.append(Named(getattr(node, "lineno", 1), words_of(name)))
         if isinstance(node, ast.Constant):
             if isinstance(node.value, str):
                 texts.strings.append(Named(node.lineno, node.value))
@@ -193,9 +238,13 @@ def test_names_of_tests_have_no_banned_word() -> None:
     assert banned_words(FOLDERS, attrgetter("names_of_tests")) == {}
 
 
-def test_strings_of_the_product_have_no_banned_word() -> None:
-    product = [folder for folder in FOLDERS if folder not in ("bench", "lab", "tests", "tools")]
-    assert banned_words(product, attrgetter("strings")) == {}
+def test_identifiers_have_no_banned_word() -> None:
+    assert banned_words(FOLDERS, attrgetter("identifiers")) == {}
+
+
+def test_strings_have_no_banned_word() -> None:
+    found = banned_words(FOLDERS, attrgetter("strings"))
+    assert {at: words for at, words in found.items() if at.partition(":")[0] not in LISTS} == {}
 
 
 def repeated(classes: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
@@ -227,6 +276,12 @@ def test_a_banned_word_or_a_repeated_class_name_is_found() -> None:
     assert module_texts('x = f"{y} stands on line 1"\n').strings == [(1, " stands on line 1")]
     assert banned(" stands on line 1")
     assert module_texts("class A:\n    class B: ...").classes == [(1, "A"), (2, "B")]
+    defined = module_texts("class ToldAll:\n  def f(self, a_ledger): self.x, HTTPStory = 1, 2")
+    assert [name.text for name in defined.identifiers if banned(name.text)] == [
+        "Told All",
+        "a ledger",
+        "HTTP Story",
+    ]
     assert repeated([("A", "a.py:1"), ("B", "b.py:1"), ("A", "c.py:1")]) == {
         "A": ["a.py:1", "c.py:1"]
     }

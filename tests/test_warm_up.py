@@ -95,7 +95,7 @@ def test_text_from_caches_is_the_text_without_them(updates: list[tuple[Snapshot,
         assert expose(view, "1.2.3", OPENMETRICS).body == rendered_afresh(view)
 
 
-def survey_of(*models: str) -> Snapshot:
+def snapshot_of(*models: str) -> Snapshot:
     return Snapshot(
         "scripted",
         measurements=tuple(
@@ -124,7 +124,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
 def test_first_scrape_renders_nothing_of_models_after_the_warm_up(
     made: list[tuple[str, str]],
 ) -> None:
-    snapshot, store, warm_up = survey_of("warm-a", "warm-b"), Store(5.0), WarmUp()
+    snapshot, store, warm_up = snapshot_of("warm-a", "warm-b"), Store(5.0), WarmUp()
     warm_up.warm(snapshot)
     assert {text for _, text in made if "warm-a" in text}
     store.update(snapshot, 0.0, 0.1)
@@ -138,9 +138,9 @@ def test_first_scrape_renders_nothing_of_models_after_the_warm_up(
 
 def test_only_new_models_are_rendered_in_a_warm_up(made: list[tuple[str, str]]) -> None:
     warm_up = WarmUp()
-    warm_up.warm(survey_of("known-one"))
+    warm_up.warm(snapshot_of("known-one"))
     made.clear()
-    warm_up.warm(survey_of("known-one", "new-one"))
+    warm_up.warm(snapshot_of("known-one", "new-one"))
     shown = [text for _, text in made if "backend" not in text]
     assert any("new-one" in text for text in shown)
     assert not any("known-one" in text for text in shown)
@@ -150,7 +150,7 @@ async def test_sidecar_renders_new_models_before_a_scrape_shows_them(
     made: list[tuple[str, str]],
 ) -> None:
     text = await watched(
-        Scripted(survey_of("early-a", "early-b")), wanted=lambda text: "early-b" in text
+        Scripted(snapshot_of("early-a", "early-b")), wanted=lambda text: "early-b" in text
     )
     assert 'llm_kv_cache_utilization_ratio{model="early-a",version="1"} 1.0\n' in text
     signals = [thread for thread, text in made if "early-" in text and "signal" in text]

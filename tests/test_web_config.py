@@ -391,7 +391,7 @@ async def test_an_unknown_user_costs_the_same_check(
     go, began = held
     go.set()
     auth = BasicAuth({"prometheus": HASH})
-    header = aiohttp.encode_basic_auth("nobody", PASSWORD)
+    header = aiohttp.encode_basic_auth("unknown", PASSWORD)
     assert await auth.check(header) == "refused"
     assert await auth.check(header) == "refused"  # although the password is that of another user
     assert len(began) == 2

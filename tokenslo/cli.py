@@ -208,7 +208,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         if isinstance(error, InvalidFile):
             return _fail(str(error))
         raise
-    except OSError as error:  # of standard output; commands tell of those of files themselves
+    except OSError as error:  # of standard output; commands report errors of files themselves
         return _fail(f"tokenslo: {error.filename or 'standard output'}: {error.strerror or error}")
     return code if isinstance(code, int) else 0
 

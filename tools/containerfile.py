@@ -2,7 +2,7 @@
 
 ``python -m tools.containerfile FILE CONTEXT FOLDER`` builds every stage below FOLDER and prints the
 root of the last one.  It needs root, and debootstrap for stages from a Debian image.  It executes
-the instructions that are in the file; an instruction that it does not know is an error.
+the instructions that are in the file; an instruction that it does not support is an error.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ Two things do not scale by the factor:
 
 - an offset of a day or more compares with an earlier day.  The lab has none: the offset leads into
   the healthy phase instead, see :attr:`TimeScale.day_offset`;
-- the age of the engine's statistics, a threshold in seconds of a process that stands still, is
+- the age of the engine's statistics, a threshold in seconds of a suspended process, is
   divided by the factor but stays above :data:`_LEAST_AGE`, which scrapes need.
 
 A window that is shorter than :data:`_LEAST_WINDOW` after that gets this length: a rate needs two

@@ -138,7 +138,7 @@ LATENCY = (
         ),
         actions=(
             Action(
-                "Open the playbook of the first unhealthy result, and mitigate as it says.",
+                "Open the playbook of the first unhealthy result, and follow its mitigation.",
             ),
             Action(
                 "If one instance or version is slow, take it out of traffic while you look.",

@@ -25,7 +25,7 @@ _MODEL = frozenset({"model", "version", "namespace", "gpu_uuid"})
 _PER_MODEL = frozenset({"model", "version"})
 _WHOLE: Spelling = "1"  # prometheus-cpp writes whole numbers without a point
 
-_BLIND = (
+_HIDDEN_QUEUE = (
     "the backend hands every request on to its engine at once, so this sees milliseconds while "
     "requests wait inside the engine"
 )
@@ -195,9 +195,9 @@ def triton(release: Release) -> Catalogue:
 
 def triton_llmapi(release: Release) -> Catalogue:
     """Return the metrics of a release with TensorRT-LLM's LLM API model: those of the core only."""
-    blind = ("nv_inference_queue_duration_us", "nv_inference_pending_request_count")
+    insensitive = ("nv_inference_queue_duration_us", "nv_inference_pending_request_count")
     metrics = (
-        replace(metric, caution=_BLIND) if metric.name in blind else metric
+        replace(metric, caution=_HIDDEN_QUEUE) if metric.name in insensitive else metric
         for metric in _core(release)
     )
     return _catalogue(f"Triton {_text(release)} with the LLM API model", metrics)

@@ -41,7 +41,7 @@ def _step(value: object, place: Place) -> PolicyStep | None:
 
 
 def _spent(value: object, _: Place) -> Decimal:
-    wanted = "the share of the budget that is spent by then, such as 50%"
+    wanted = "the share of the budget that is spent at this step, such as 50%"
     return read_bounded(value, parse_share, "0%", "100%", wanted)
 
 

@@ -76,7 +76,9 @@ def scenario(run: Run) -> Callable[..., None]:
             ],
         }
         content = {"rule_files": ["chat.rules.yaml"], "evaluation_interval": "1m", "tests": [test]}
-        done = run(plan, "test", "rules", "story.yaml", **{"story.yaml": libyaml.dump(content)})
+        done = run(
+            plan, "test", "rules", "scenario.yaml", **{"scenario.yaml": libyaml.dump(content)}
+        )
         assert done.returncode == 0, done.stdout + done.stderr
 
     return scenario_

@@ -148,7 +148,7 @@ RETRIES = series("llm_suspected_retries_total")
 LOST = 'tokenslo_source_lost_records_total{namespace="prod",instance="a",source="iterations"}'
 
 HAPPENS: Mapping[str, tuple[str, Series]] = {
-    "room is short and sequences wait": ("KvCachePressure", engine()),
+    "the cache is nearly full and sequences wait": ("KvCachePressure", engine()),
     "the maximum is not known": (
         "KvCachePressure",
         {k: v for k, v in engine().items() if "max" not in k},
@@ -158,17 +158,17 @@ HAPPENS: Mapping[str, tuple[str, Series]] = {
         "SequencesPaused",
         {PAUSED: "0 0 0 1 " * 15},
     ),
-    "room is short, and now and then nobody waits": (
+    "the cache is nearly full, and sequences wait most of the time": (
         "KvCachePressure",
         {**engine(), series("llm_sequences", state="waiting"): "3 2 0 " * 20},
     ),
     "only preemptions are counted": ("SequencesPaused", {PREEMPTED: rises(2)}),
     "the queue is long and grows": ("QueueGrowing", queue("20+2x60")),
     "no token is generated": ("DecodeStuck", ready(0, "decode")),
-    "clients leave at a minute": ("ClientDisconnectsAtTimeout", ages(s60=2, s20=1)),
+    "clients disconnect at a minute": ("ClientDisconnectsAtTimeout", ages(s60=2, s20=1)),
     "every fifth request is a retry": ("RetryStorm", {RETRIES: rises(10), **requests(v1_ok=50)}),
     "streams wait a fifth of their time": ("SlowClients", readers(120, 10)),
-    "a fifth of all tokens is for nobody": ("WastedWork", waste(20, 80, 2)),
+    "a fifth of all tokens is wasted": ("WastedWork", waste(20, 80, 2)),
     "records are lost": ("EngineStatsLost", {LOST: rises(1), **model_info()}),
     "a source is down": ("ExporterSourceDown", source(0)),
     "a server is down, and its models with it": (
@@ -212,8 +212,8 @@ HEALTHY: Series = {
 }
 
 ALIKE: Mapping[str, tuple[str, Series]] = {
-    "a full cache and nobody waits": ("KvCachePressure", engine(waiting=0)),
-    "sequences wait beside an empty cache": ("KvCachePressure", engine(kv=0.3)),
+    "a full cache and no sequence waits": ("KvCachePressure", engine(waiting=0)),
+    "sequences wait with an empty cache": ("KvCachePressure", engine(kv=0.3)),
     "sequences wait for the batch": ("KvCachePressure", engine(active=67)),
     "the batch is full, and more wait before the engine": (
         "KvCachePressure",
@@ -233,26 +233,26 @@ ALIKE: Mapping[str, tuple[str, Series]] = {
     "a long queue that shrinks": ("QueueGrowing", queue("180-2x60")),
     "a long queue that stays": ("QueueGrowing", queue(stays(60))),
     "a short queue that grows": ("QueueGrowing", queue("0+0.2x60")),
-    "a queue before nobody knows what": ("QueueGrowing", queue("20+2x60", None)),
+    "a queue of an unknown server": ("QueueGrowing", queue("20+2x60", None)),
     "an engine decodes": ("DecodeStuck", ready(1, "decode")),
     "another model is stuck": ("DecodeStuck", ready(0, "decode", "qwen")),
-    "people leave when they want to": (
+    "clients disconnect at different ages": (
         "ClientDisconnectsAtTimeout",
         ages(s10=1, s25=1, s60=2, s70=1, s100=1),
     ),
-    "three clients leave at a minute": ("ClientDisconnectsAtTimeout", ages(s60=0.1)),
+    "three clients disconnect at a minute": ("ClientDisconnectsAtTimeout", ages(s60=0.1)),
     "retries are few among many": ("RetryStorm", {RETRIES: rises(2), **requests(v1_ok=50)}),
     "one retry of two requests": ("RetryStorm", {RETRIES: rises(0.5), **requests(v1_ok=1)}),
     "one slow client": ("SlowClients", readers(60, 1)),
     "streams wait a little": ("SlowClients", readers(12, 10)),
-    "tokens in flight when clients leave": ("WastedWork", waste(2, 98, 2)),
-    "one long answer for nobody": ("WastedWork", waste(90, 10, 0.1)),
+    "tokens in flight when clients disconnect": ("WastedWork", waste(2, 98, 2)),
+    "one long wasted response": ("WastedWork", waste(90, 10, 0.1)),
     "records were lost once": ("EngineStatsLost", {LOST: stays(5), **model_info()}),
     "another model's records are lost": (
         "EngineStatsLost",
         {LOST: rises(1), **model_info("qwen")},
     ),
-    "the sidecar of another model is blind": ("ExporterSourceDown", source(0, "qwen")),
+    "a source of another model is down": ("ExporterSourceDown", source(0, "qwen")),
     "all is read": ("ExporterSourceDown", source(1)),
     "a signal that no objective needs": ("SignalUnavailable", declared("reused_blocks")),
     "a source is down, so nothing is known": (
@@ -370,11 +370,11 @@ def scenarios() -> Iterator[CauseScenario]:
     for cause, happens in dict(HAPPENS.values()).items():
         metrics = {name.partition("{")[0] for name in happens}
         for metric in metrics if len(metrics) > 1 else ():
-            still_told = (("1h", EVER, (cause, metric) in NEEDLESS),)
-            yield CauseScenario(cause, without(happens, metric), still_told)
+            still_fires = (("1h", EVER, (cause, metric) in NEEDLESS),)
+            yield CauseScenario(cause, without(happens, metric), still_fires)
     for cause, happens in ALIKE.values():
         yield CauseScenario(cause, happens, NEVER)
-    yield from STORIES
+    yield from FURTHER
 
 
 # Requests are counted by tenant and retries are not: a small tenant has fewer than all retries.
@@ -388,7 +388,7 @@ STILL = {
     if cause != "SignalUnavailable"  # whose series are always 1
 }
 OVER = {series("llm_sequences", state="waiting"): f"0+0x10 3+0x30 0+0x{MINUTES}"}
-STORIES = (
+FURTHER = (
     CauseScenario("", {}, NEVER),
     CauseScenario("", HEALTHY, NEVER),
     # Every series there is, and none of them moves.
@@ -419,7 +419,7 @@ def test_every_cause_has_a_scenario_and_a_similar_one() -> None:
 
 
 def played(scenario: CauseScenario) -> dict[str, object]:
-    """Return a story as promtool plays it."""
+    """Convert a scenario into a test of promtool."""
     return {
         "interval": "1m",
         "input_series": [
@@ -437,17 +437,17 @@ def played(scenario: CauseScenario) -> dict[str, object]:
 
 
 def test_cause_alerts_fire_in_their_scenarios_only(promtool: Path, tmp_path: Path) -> None:
-    """All in one run, as most of a story's time is what promtool takes to begin."""
+    """All in one run, because most of the time is promtool's start."""
     by_rules: dict[tuple[str, str], list[CauseScenario]] = {}
     for scenario in scenarios():
         by_rules.setdefault((scenario.service, scenario.cause), []).append(scenario)
-    for (name, cause), told_ in by_rules.items():
+    for (name, cause), of_cause in by_rules.items():
         rules = [
             rule
             for rule in cause_rules(name)
             if "record" in rule or cause in ("", rule["labels"]["cause"])
         ]
-        tests = [played(scenario) for scenario in told_]
+        tests = [played(scenario) for scenario in of_cause]
         (tmp_path / f"{name}.{cause}.rules").write_text(
             json.dumps({"groups": [{"name": "causes", "rules": rules}]})
         )
@@ -506,11 +506,11 @@ HALF, WHOLE = (
     {**WARNING, "alertname": "ChatTtftErrorBudgetPolicy", "step": step} for step in ("50%", "100%")
 )
 EXHAUSTED = {**WARNING, "alertname": "ChatTtftErrorBudgetExhausted"}
-TRICKLE = {**WARNING, "alertname": "ChatTtftLowTrafficErrors"}
+LOW_TRAFFIC = {**WARNING, "alertname": "ChatTtftLowTrafficErrors"}
 ABSENT = {**CRITICAL, "alertname": "ChatTtftMetricAbsent"}
 ABSENT_IN_PART = {**WARNING, "alertname": "ChatTtftMetricAbsent"}
 CAUSES = tuple({"alertname": rule["alert"], **rule["labels"]} for rule in cause_alerts("chat"))
-OTHERS = (TICKET, EXHAUSTED, TRICKLE)
+OTHERS = (TICKET, EXHAUSTED, LOW_TRAFFIC)
 EVERY = (
     *(PAGE, {**PAGE, "slo": "itl"}, {**PAGE, "service": "code"}, ABSENT, ABSENT_IN_PART),
     *(HALF, WHOLE, *OTHERS, *CAUSES),
@@ -521,7 +521,7 @@ EVERY = (
     ("sent", "silenced"),
     [
         ((PAGE, *OTHERS, *CAUSES), OTHERS),
-        ((*OTHERS, *CAUSES), (TRICKLE,)),
+        ((*OTHERS, *CAUSES), (LOW_TRAFFIC,)),
         ((PAGE, ABSENT, ABSENT_IN_PART), ()),
         ((ABSENT, ABSENT_IN_PART, TICKET, *CAUSES), ()),
         (({**PAGE, "slo": "itl"}, TICKET, *CAUSES), ()),

@@ -135,7 +135,7 @@ def test_an_idiom_measures_the_share_of_bad_events(
     }
     rules = str(next(tmp_path.rglob("*.rules.yaml")))
     content = {"rule_files": [rules], "evaluation_interval": "1m", "tests": [test]}
-    (tmp_path / "story.yaml").write_text(libyaml.dump(content))
-    command = [promtool, "test", "rules", str(tmp_path / "story.yaml")]
+    (tmp_path / "scenario.yaml").write_text(libyaml.dump(content))
+    command = [promtool, "test", "rules", str(tmp_path / "scenario.yaml")]
     result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 0, result.stdout + result.stderr

@@ -15,12 +15,12 @@ from slos.model import Overrides
 from tests import libyaml
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
-Story = Callable[..., None]
+Evaluate = Callable[..., None]
 TARGETS = ("0.5", "0.9", "0.95", "0.99", "0.999", "0.9999")
 
 
 @pytest.fixture
-def scenario(run: Run) -> Story:
+def scenario(run: Run) -> Evaluate:
     """Play input series to an objective's rules; a check is a time, an expression, its values."""
 
     def scenario_(name: str, series: dict[str, str], *checks: tuple[str, str, list[float]]) -> None:
@@ -38,7 +38,9 @@ def scenario(run: Run) -> Story:
         }
         content = {"rule_files": ["shop.rules.yaml"], "evaluation_interval": "1m", "tests": [test]}
         plan = generic_plan(generic_objective(name))
-        done = run(plan, "test", "rules", "story.yaml", **{"story.yaml": libyaml.dump(content)})
+        done = run(
+            plan, "test", "rules", "scenario.yaml", **{"scenario.yaml": libyaml.dump(content)}
+        )
         assert done.returncode == 0, done.stdout + done.stderr
 
     return scenario_
@@ -125,19 +127,19 @@ ERROR = 'http_requests_total{job="shop",instance="a",code="500"}'
 
 
 @pytest.mark.parametrize("name", ["bad-counter", "bad-rate", "good-counter", "good-rate"])
-def test_before_the_first_error_nothing_is_bad(scenario: Story, name: str) -> None:
+def test_before_the_first_error_nothing_is_bad(scenario: Evaluate, name: str) -> None:
     scenario(name, {OK: "0+30x40"}, ("20m", BAD, [0]), ("20m", TOTAL, [1]), ("20m", RATIO, [0]))
 
 
 @pytest.mark.parametrize("name", ["bad-counter", "bad-rate", "good-counter", "good-rate"])
-def test_a_known_share_of_errors_is_measured(scenario: Story, name: str) -> None:
+def test_a_known_share_of_errors_is_measured(scenario: Evaluate, name: str) -> None:
     scenario(name, {OK: "0+90x80", ERROR: "0+10x80"}, ("40m", RATIO, [0.1]))
 
 
 @pytest.mark.parametrize(("name", "seen"), [("bad-counter", 40), ("good-counter", 20),
                                             ("bad-rate", 20)])  # fmt: skip
 def test_only_counters_include_the_first_value_of_a_series(
-    scenario: Story, name: str, seen: int
+    scenario: Evaluate, name: str, seen: int
 ) -> None:
     """It comes with 20 errors and gets 20 more: only a counter of bad ones sees the first ones."""
     scenario(
@@ -149,7 +151,7 @@ def test_only_counters_include_the_first_value_of_a_series(
 
 @pytest.mark.parametrize("name", ["bad-counter", "bad-rate", "good-rate", "two-metrics"])
 def test_an_idle_service_has_no_errors_and_an_absent_one_no_rates(
-    scenario: Story, name: str
+    scenario: Evaluate, name: str
 ) -> None:
     idle = {"sent_total": "5x40 stale"} if name == "two-metrics" else {OK: "5x40 stale"}
     scenario(
@@ -168,11 +170,11 @@ def test_an_idle_service_has_no_errors_and_an_absent_one_no_rates(
     )
 
 
-def test_without_a_good_one_all_are_bad(scenario: Story) -> None:
+def test_without_a_good_one_all_are_bad(scenario: Evaluate) -> None:
     scenario("good-rate", {ERROR: "0+30x40"}, ("20m", BAD, [1]), ("20m", RATIO, [1]))
 
 
-def test_nan_samples_are_not_averaged(scenario: Story) -> None:
+def test_nan_samples_are_not_averaged(scenario: Evaluate) -> None:
     """Ten minutes at 0.2 bad, then ten that are not a number: those are as if they were not."""
     scenario(
         "average",
@@ -182,29 +184,29 @@ def test_nan_samples_are_not_averaged(scenario: Story) -> None:
     )
 
 
-def test_every_series_of_a_ratio_has_equal_weight(scenario: Story) -> None:
+def test_every_series_of_a_ratio_has_equal_weight(scenario: Evaluate) -> None:
     series = {'satisfaction{c="a"}': "1x40", 'satisfaction{c="b"}': "0.5x40"}
     scenario("average", series, ("20m", RATIO, [0.25]))
 
 
-def test_weight_favours_busy_hours(scenario: Story) -> None:
+def test_weight_favours_busy_hours(scenario: Evaluate) -> None:
     """A tenth of 9 a second, then all of 1 a second: 1.9 of 10."""
     series = {"errors:ratio": "0.1x60 1x59", "requests:rate5m": "9x60 1x59"}
     scenario("weighted", series, ("1h", RATIO, [0.19]))
 
 
-def test_zero_weight_has_no_ratio(scenario: Story) -> None:
+def test_zero_weight_has_no_ratio(scenario: Evaluate) -> None:
     series = {"errors:ratio": NAN, "requests:rate5m": "0+0x40"}
     scenario("weighted", series, ("20m", BAD, [0]), ("20m", TOTAL, [0]), ("20m", RATIO, []))
 
 
 @pytest.mark.parametrize("name", ["up", "depth"])
-def test_gauge_is_bad_while_it_is_0(scenario: Story, name: str) -> None:
+def test_gauge_is_bad_while_it_is_0(scenario: Evaluate, name: str) -> None:
     series = {'up{job="shop"}': "1x60 0+0x19 1x40", "queue_depth": "1x60 9x19 4x40"}
     scenario(name, series, ("1h", RATIO, [0.16]))
 
 
-def test_a_server_with_other_buckets_is_left_out(scenario: Story) -> None:
+def test_a_server_with_other_buckets_is_left_out(scenario: Evaluate) -> None:
     metric = "http_request_duration_seconds"
     labels = 'job="shop",instance='
     series = {

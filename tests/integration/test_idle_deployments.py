@@ -1,7 +1,7 @@
 """An idle, healthy deployment pages no one for an hour: every engine, with every kind of tap.
 
 Real sidecars beside idle servers are scraped from their start.  A real Prometheus then gets an hour
-of history that goes on as the last scrapes did: what stood still stands still, and ages and
+of history that goes on as the last scrapes did: what was unchanged stays unchanged, and ages and
 counters of the sidecar itself grow at the pace they had.  Every rule that the SLO file generates
 is evaluated over that hour.
 """

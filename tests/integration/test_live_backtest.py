@@ -245,8 +245,8 @@ def test_backtest_fires_the_alerts_that_the_rules_fire(
             }
         ],
     }
-    (tmp_path / "story.yaml").write_text(libyaml.dump(scenario))
-    command = [promtool, "test", "rules", "story.yaml"]
+    (tmp_path / "scenario.yaml").write_text(libyaml.dump(scenario))
+    command = [promtool, "test", "rules", "scenario.yaml"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -258,7 +258,7 @@ def test_omitted_groups_are_counted(url: str, slo: str, capsys: pytest.CaptureFi
     reported = [one for one in some if one["objective"] == "tenants"]
     assert [(one["group"], one["groups"]) for one in reported] == [
         ({}, 4),
-        ({"tenant": "$1"}, None),  # what nobody else suffered made it the worst
+        ({"tenant": "$1"}, None),  # the worst, by bad events that no other tenant had
         ({"tenant": "acme"}, None),
     ]
     assert all(one in every for one in reported)
@@ -340,7 +340,7 @@ def test_prometheus_behind_path_password_and_header_is_queried(
         (slo, "--prometheus", *place, "--header", f"@{secrets}"),
     )
     assert found == direct
-    assert gate[0].refused  # Prometheus takes few samples at once, and is asked for fewer then
+    assert gate[0].refused  # after a refusal the client requests fewer samples at once
     assert run(slo, "--prometheus", *place) == 2
     printed = capsys.readouterr()
     assert printed.err == f"tokenslo: http://{gate[1]} answered 401 Unauthorized\n"

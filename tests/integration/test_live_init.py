@@ -40,7 +40,7 @@ def first_file(folder: Path, *urls: str) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def promised(folder: Path) -> dict[str, dict[str, str]]:
+def objectives_of(folder: Path) -> dict[str, dict[str, str]]:
     return {
         service.selector["model"]: {each.name: each.indicator for each in service.objectives}
         for service in load_file(folder / "slo.yaml").services
@@ -60,7 +60,7 @@ def complete(port: int, requests: int) -> None:
 def test_a_triton_with_models_of_every_kind(test_triton: Triton, tmp_path: Path) -> None:
     urls = (test_triton.url, test_triton.metrics)
     text = first_file(tmp_path, *urls)
-    services = promised(tmp_path)
+    services = objectives_of(tmp_path)
     assert services["vllm_llm"]["first-token"] == "ttft"
     assert services["pipeline"] == {"availability": "availability"}, "there are no first tokens"
     assert "streaming" not in services, "nothing can be measured there"
@@ -78,7 +78,7 @@ def test_fake_trtllm_serve_under_load(tmp_path: Path) -> None:
         complete(server.ports[0], 2)  # it gives its records once, and those of before are gone
         doctor = tokenslo("doctor", server.url, "--slo", str(tmp_path / "slo.yaml"))
     assert (doctor.returncode, doctor.stderr) == (0, ""), doctor.stdout
-    [objectives] = promised(tmp_path).values()
+    [objectives] = objectives_of(tmp_path).values()
     assert objectives["first-token"] == "ttft"
     assert re.search(r"p95 now about [0-9.]+ s, [0-9]+ requests", text)
 
@@ -99,7 +99,7 @@ def test_a_sidecar_that_watches_the_streams(tmp_path: Path) -> None:
             complete(proxy, 8)
             wait_until(lambda: "llm_streams_total{" in get(sidecar.ports[0], "/metrics")[1])
             text = first_file(tmp_path, f"http://{HOST}:{sidecar.ports[0]}/metrics")
-    [objectives] = promised(tmp_path).values()
+    [objectives] = objectives_of(tmp_path).values()
     assert {"goodput", "completion"} <= objectives.keys()
     assert "--tap" not in text
     assert "p95 now about" in text

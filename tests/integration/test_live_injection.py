@@ -118,7 +118,7 @@ def test_triton_reports_timing_and_clients_get_unchanged_responses(
             assert "arrival_time_ns" not in plain
             for _ in range(REQUESTS):
                 assert answer(beside.proxy, path, body)[1] == plain
-        # Who asks for it gets it.
+        # A client that requests the field gets it.
         requested = answer(beside.proxy, STREAM, BODY | {"return_perf_metrics": True})[1]
         assert "arrival_time_ns" in requested
         assert answer(beside.proxy, STREAM, BODY)[1] == direct

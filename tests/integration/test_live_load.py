@@ -67,7 +67,7 @@ def load(url: str, folder: Path, *arguments: str) -> Any:
     return json.loads(done.stdout)
 
 
-def check_agreement(report: Any, *signals: str) -> None:
+def check_equal_measurements(report: Any, *signals: str) -> None:
     """Check that counts are equal, and means as near as two busy cores allow."""
     found = report["sidecar"]
     assert found["client_requests"] == found["sidecar_requests"] > 3
@@ -103,7 +103,7 @@ def test_client_and_sidecar_agree_before_triton(
     # Triton reports no token counts, so the work is not known to be matched.
     assert level["matched_work"]["uncounted"] == level["requests"]
     assert level["matched_work"]["chunks"] == 12
-    check_agreement(report, "ttft", "itl", "tpot", "e2e")
+    check_equal_measurements(report, "ttft", "itl", "tpot", "e2e")
 
 
 def test_client_and_sidecar_agree_before_trtllm_serve(tmp_path: Path) -> None:

@@ -58,8 +58,8 @@ def check(part: Callable[[str], Path], tmp_path: Path) -> Callable[..., None]:
         }
         rules = f"{made.service.service}.rules.yaml"
         content = {"rule_files": [rules], "evaluation_interval": "1m", "tests": [test]}
-        (tmp_path / "story.yaml").write_text(libyaml.dump(content))
-        for arguments in (["check", "rules", rules], ["test", "rules", "story.yaml"]):
+        (tmp_path / "scenario.yaml").write_text(libyaml.dump(content))
+        for arguments in (["check", "rules", rules], ["test", "rules", "scenario.yaml"]):
             command = [part(which), *arguments]
             done = subprocess.run(
                 command, cwd=tmp_path, capture_output=True, text=True, check=False

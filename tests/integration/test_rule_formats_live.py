@@ -61,7 +61,7 @@ def test_rules_pass_their_tests_on_every_release_they_are_for(
     promtool = part(PART_OF_RELEASE[release])
     version = run(promtool, "--version", cwd=tmp_path)
     assert version.startswith(f"promtool, version {release}.")
-    # Newer releases read what older ones do: there a part of the stories is enough.
+    # Newer releases read the same formats, so a part of the scenarios is enough there.
     plan = PLAN if release == oldest else SMALL
     folder = write(tmp_path, Options(min_prometheus=oldest), plan)
     run(promtool, "check", "rules", "chat.rules.yaml", cwd=folder)

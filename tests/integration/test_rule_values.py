@@ -47,7 +47,7 @@ COUNTERS = (REQUESTS, EVENTS)
 """What these two count."""
 *EACH, WORST = SCENARIOS
 NAMES = [scenario.name for scenario in EACH]
-# Theirs takes longer to evaluate than ours, and these tell enough.
+# Sloth's rules take longer to evaluate, and these two show every difference.
 PEERS = ("idle", "births")
 # Of our other kinds of objectives, in the scenario which is the hardest for counters.
 OTHERS = ("ttft", "goodput", "by-server", "kv-headroom")

@@ -107,17 +107,17 @@ def diagnose_(
     does not answer, the exit code is 1; with --slo the report still has what the sidecar reports.
     """
     _refuse_conflicts(at, sidecar, watch, json_, markdown)
-    ask = partial(query, url, timeout=_QUERY_SECONDS, headers=headers, time=at)
+    evaluate = partial(query, url, timeout=_QUERY_SECONDS, headers=headers, time=at)
     try:
-        plans = _plans(files, libraries, lambda: recorded_plans(ask))
-        chosen = choose_plan(plans, service, alert, ask)
+        plans = _plans(files, libraries, lambda: recorded_plans(evaluate))
+        chosen = choose_plan(plans, service, alert, evaluate)
 
         def read() -> Diagnosis:
             status = None
             if sidecar:
                 with http_client_config(sidecar_http):  # not with Prometheus' credentials
                     status = read_sidecar_status(sidecar)
-            return diagnose(chosen, ask, alert=alert, sidecar=status)
+            return diagnose(chosen, evaluate, alert=alert, sidecar=status)
 
         if watch:
             _watch(chosen, read, json_, markdown)
