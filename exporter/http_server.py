@@ -11,9 +11,9 @@ from aiohttp import web, web_response
 
 from exporter import connection_limit
 from exporter.connection_limit import ConnectionLimit, LimitedProtocol, possible_connections
+from exporter.connection_listener import ConnectionListener, Handshakes
 from exporter.sockets import Listen
 from exporter.sockets import listen as bind
-from exporter.tls_listener import Handshakes, TlsListener
 from exporter.web_config import ListenerAccess
 
 HEADERS = {
@@ -75,10 +75,10 @@ async def start(
     def new_protocol() -> LimitedProtocol:
         return LimitedProtocol(make_protocol(), limit, access.permits_peer)
 
-    servers: list[asyncio.Server | TlsListener] = []
+    servers: list[asyncio.Server | ConnectionListener] = []
     for each in sockets:
         if access.encrypted:
-            listener = TlsListener(
+            listener = ConnectionListener(
                 each,
                 new_protocol,
                 access.context,

@@ -52,7 +52,7 @@ GROUND = {
         "samples",
         "signal_catalogue",
         "sockets",
-        "tls_listener",
+        "connection_listener",
         "web_config",
     ),
 }

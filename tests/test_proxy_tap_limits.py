@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -444,7 +445,7 @@ async def test_only_connections_without_a_request_are_idle() -> None:
 
 
 PROGRAM = """
-import asyncio, resource, sys, uvloop
+import asyncio, resource, signal, sys, uvloop
 from exporter.taps.proxy.proxy_tap import ProxyTap
 from exporter.taps.proxy.transports import LARGE_READ
 from exporter.taps.tap import ProxySpec
@@ -458,6 +459,8 @@ async def main():
     print(tap.port, flush=True)
     if sys.argv[3] == "greedy":
         resource.setrlimit(resource.RLIMIT_NOFILE, (30, 30))
+    count = lambda: print(sum(tap.traffic().refused.values()), flush=True)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, count)
     await asyncio.Event().wait()
 
 uvloop.run(main())
@@ -489,7 +492,11 @@ async def test_proxy_recovers_after_running_out_of_descriptors(kind: str) -> Non
         finally:
             process.kill()
             _, errors = await process.communicate()
-        assert (b"lowered to 50 connections" in errors) == (errors != b"")
+        expected = {
+            "limited": b"lowered to 50 connections",
+            "greedy": b"accepting connections: Too many open files",
+        }
+        assert expected[kind] in errors
 
 
 @on_loop("uvloop")
@@ -523,6 +530,46 @@ async def test_refused_clients_leave_descriptors_for_those_within_the_limit() ->
             await process.communicate()
             for client in clients:
                 client.close()
+
+
+@on_loop("uvloop")
+async def test_clients_without_a_descriptor_are_reset_and_counted() -> None:
+    async with proxied() as scene:
+        port = scene.server.getsockname()[1]
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", PROGRAM, str(port), "228", "greedy", stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, cwd=Path(__file__).parents[1],
+        )  # fmt: skip
+        clients: list[socket.socket] = []
+        try:
+            assert process.stdout
+            async with asyncio.timeout(4 * SOON):
+                listening = int(await process.stdout.readline())
+            async with _answering(scene):
+                clients += [await connect(listening) for _ in range(40)]
+                for client in clients:
+                    with suppress(ConnectionError):
+                        await asyncio.get_running_loop().sock_sendall(client, REQUEST)
+                answers = [await _first_bytes(client) for client in clients]
+                process.send_signal(signal.SIGUSR1)
+                async with asyncio.timeout(SOON):
+                    counted = int(await process.stdout.readline())
+            failed = [each for each in answers if not each.startswith(ANSWER)]
+            assert b"" in failed
+            assert counted == len(failed)
+        finally:
+            process.kill()
+            _, errors = await process.communicate()
+            for client in clients:
+                client.close()
+        assert b"accepting connections: Too many open files" in errors
+
+
+async def _first_bytes(client: socket.socket) -> bytes:
+    async with asyncio.timeout(SOON):
+        with suppress(ConnectionError):
+            return await asyncio.get_running_loop().sock_recv(client, 4096)
+    return b""
 
 
 async def _rests(pid: int) -> bool:

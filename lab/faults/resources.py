@@ -120,20 +120,20 @@ async def _no_descriptors(setup: FaultSetup) -> FaultEffect:
     return FaultEffect(
         f"the tap process could open {FEW_FILES} more files for {HELD_SECONDS:g} s "
         f"(prlimit), and {len(clients)} clients connected",
-        (Loss("connections", failed, counted, "tokenslo_tap_refused_total", failed,
-              "the event loop closes connections that it cannot accept; the tap's own limit "
-              "prevents this unless the limit of open files is lowered while it runs"),),
+        (Loss("connections", failed, counted, "tokenslo_tap_refused_total"),),
         "the next request was served once there were descriptors",
         seconds,
         (
-            Expectation(f"the same tap process continued, at {cpu:.0%} of a core meanwhile",
-                        sidecar.tap_pid() == tap and cpu < 0.5),
+            Expectation(
+                f"the same tap process continued, at {cpu:.0%} of a core meanwhile",
+                sidecar.tap_pid() == tap and cpu < 0.5,
+            ),
             Expectation(
                 f"the slowest of {len(scrapes)} scrapes took {slowest:.2f} s",
                 slowest < SCRAPE_LIMIT,
             ),
         ),
-    )  # fmt: skip
+    )
 
 
 async def _memory_limit(setup: FaultSetup) -> FaultEffect:

@@ -26,7 +26,10 @@ TOKENS, PACE = 20, 0.1
 """The shortest stream; each further one has one token more."""
 SCRAPE_PAUSE = 0.1
 RESTART_SECONDS = 60.0
-KILLED = "the process that counts them was killed, as `process_start_time_seconds` shows"
+KILLED = (
+    "the process that counts them was killed; a scraper shows it by `up == 0` or a new "
+    "`process_start_time_seconds`"
+)
 
 
 def _start(setup: FaultSetup, tap: Tap, upstream: int, port: int = 0) -> tuple[SidecarProcess, int]:

@@ -12,10 +12,11 @@ from functools import partial
 from time import monotonic
 
 from exporter.background import Supervisor, TaskState
+from exporter.connection_listener import ConnectionListener, Handshakes
 from exporter.log import LOG
 from exporter.protocol.injection import Injection
 from exporter.reloaded_files import ReloadedFiles
-from exporter.sockets import BACKLOG, listen
+from exporter.sockets import listen
 from exporter.taps.loop_lag import LoopLag
 from exporter.taps.observer_errors import ObserverErrors
 from exporter.taps.proxy.connection import MAX_REFUSED_CLIENTS, ClientConnection
@@ -31,7 +32,6 @@ from exporter.taps.proxy.tls import (
     for_server,
 )
 from exporter.taps.tap import NewObserver, ProxySpec, TapTraffic
-from exporter.tls_listener import Handshakes, TlsListener
 
 SETTING = "tap"
 TICK_SECONDS = 1.0
@@ -74,7 +74,7 @@ class ProxyTap:
         self._verification = verification
         self._inject = inject
         self._inputs: ModelInputs | None = None
-        self._servers: list[asyncio.Server | TlsListener] = []
+        self._servers: list[ConnectionListener] = []
         self._client_tls: ReloadedFiles[ssl.SSLContext] | None = None
         self._server_tls: ReloadedFiles[dict[str, ssl.SSLContext]] | None = None
         self._shared: ProxyContext | None = None
@@ -93,21 +93,15 @@ class ProxyTap:
         shared.resets.open()
         self.lag.open()
         for each in sockets:
-            self._servers.append(await self._accept(each, shared))
+            self._servers.append(self._accept(each, shared))
         self._supervisor.start(f"tick {self.spec}", partial(self._tick, shared))
 
-    async def _accept(
-        self, listening: socket.socket, shared: ProxyContext
-    ) -> asyncio.Server | TlsListener:
+    def _accept(self, listening: socket.socket, shared: ProxyContext) -> ConnectionListener:
         tls = self._client_tls
-        if not tls:
-            return await shared.loop.create_server(
-                lambda: ClientConnection(shared), sock=listening, backlog=BACKLOG
-            )
-        listener = TlsListener(
+        listener = ConnectionListener(
             listening,
             partial(ClientConnection, shared),
-            lambda: tls.value,
+            lambda: tls.value if tls else None,
             handshake_seconds=shared.limits.head_seconds,
             admit=partial(_admit, shared),
             refused=shared.count_refused,
