@@ -703,3 +703,15 @@ def test_loads_without_a_prefill_rate_say_so(folder: Path) -> None:
     slo = ("--slo", str(folder / "slo.yaml"), *LIMITS)
     shown = invoke(folder, *slo, *capacity).stdout
     assert "TC030 long-iterations, because the capacity has no prefill rate\n" in shown
+
+
+@pytest.mark.parametrize(
+    ("workers", "found"), [("4", []), ("0", ["--num_postprocess_workers is 0"])]
+)
+def test_workers_on_the_command_line_are_read(workers: str, found: list[str], folder: Path) -> None:
+    start = f"[trtllm-serve, llama, --num_postprocess_workers, '{workers}']"
+    command = "[tritonserver, --exit-timeout-secs=300]"
+    unset = FILES[SERVE].replace("num_postprocess_workers: 4\n", "")
+    write(folder, {DEPLOY: FILES[DEPLOY].replace(command, start), SERVE: unset})
+    evidence = [one["evidence"] for one in findings(folder) if one["check"] == "TC016"]
+    assert evidence == found

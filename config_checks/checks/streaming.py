@@ -80,6 +80,17 @@ def no_warmup(config: Configuration) -> Iterator[ConfigFault]:
 
 def few_postprocess_workers(config: Configuration) -> Iterator[ConfigFault | Unseen]:
     """Find trtllm-serve with detokenization in the server's own process."""
+    flags = [
+        (value, where)
+        for container in config.containers
+        for name in ("num_postprocess_workers", "num-postprocess-workers")
+        for value, where in container.flags(name)
+    ]
+    for value, where in flags:
+        if value.isdecimal() and not int(value):
+            yield ConfigFault(where, f"--num_postprocess_workers is {value}")
+    if flags:
+        return  # the command line has the value, whether or not the option file does
     if not config.options:
         yield Unseen("the option belongs to trtllm-serve, and none of its option files was given")
     for options in config.options:
