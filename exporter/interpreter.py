@@ -34,5 +34,5 @@ def limit_garbage_collection(old_threshold: int = OLD_THRESHOLD) -> None:
 
 
 def shorten_thread_switches() -> None:
-    """Let the event loop interrupt threads that parse and render."""
+    """Let the event loop interrupt threads that parse."""
     sys.setswitchinterval(SWITCH_SECONDS)

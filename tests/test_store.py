@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from exporter.methods import METHODS
 from exporter.samples import (
     Distribution,
     Labels,
@@ -22,6 +23,8 @@ from exporter.samples import (
     SourceError,
     Value,
 )
+from exporter.store import signal_record
+from exporter.store.increase import increase_since
 from exporter.store.store import STEP_SIZE, Store
 from exporter.store.view import SignalState
 
@@ -358,6 +361,36 @@ class TestStoredHistograms:
         store.update(snapshot(ttft(1, 5, 9, total=7.0)), 0, 0.01)
         store.update(snapshot(ttft(1, 5, 9, total=7.0 - 1e-12)), 1, 0.01)
         assert served_value(store, 1, "ttft", ()) == Distribution((2.0, 5.0, inf), (0, 0, 0), 0.0)
+
+
+def test_counters_of_idle_models_are_not_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    added: list[Value] = []
+
+    def noted(previous: Value | None, value: Value) -> Value:
+        added.append(value)
+        return increase_since(previous, value)
+
+    store = Store(5.0)
+    store.update(snapshot(requests(ok=1.0, error=2.0), ttft(1, 2)), 0.0, 0.1)
+    monkeypatch.setattr(signal_record, "increase_since", noted)
+    store.update(snapshot(requests(ok=1.0, error=3.0), ttft(1, 2)), 1.0, 0.1)
+    assert added == [3.0]
+    assert served_value(store, 1.0, labels=ERROR) == 1
+    assert served_value(store, 1.0, labels=OK) == 0
+
+
+def test_an_unchanged_histogram_replaces_one_with_other_boundaries() -> None:
+    store = Store(5.0)
+    best, other = ttft(1, 2, 3), ttft(4, 5, method="vllm_histogram")
+    first, second = sorted((best, other), key=lambda one: METHODS[one.method].rank)
+    store.update(snapshot(first, second), 0.0, 0.1)
+    store.update(snapshot(second), 1.0, 0.1)
+    value = served_value(store, 1.0, "ttft", ())
+    assert isinstance(value, Distribution)
+    replaced = second.samples[()]
+    assert isinstance(replaced, Distribution)
+    assert value.boundaries == replaced.boundaries
+    assert value.count == 0
 
 
 class TestLapsing:

@@ -22,17 +22,25 @@ def reported_models(snapshot: Snapshot) -> dict[Model, None]:
     return dict.fromkeys([*map(model_of, snapshot.measurements), *map(model_of, snapshot.missing)])
 
 
-def items_by_model(
-    snapshot: Snapshot, excluded: Container[Model]
-) -> dict[Model, tuple[list[Measurement], list[Missing]]]:
-    """Return the measurements and missing signals of every model that is not excluded."""
-    found: dict[Model, tuple[list[Measurement], list[Missing]]] = {}
+ModelItems = dict[Model, tuple[list[Measurement], list[Missing]]]
+"""The measurements and missing signals of every model."""
+
+
+def items_by_model(snapshot: Snapshot) -> ModelItems:
+    """Return the measurements and missing signals of every model, in the snapshot's order."""
+    found: ModelItems = {}
     for measurement in snapshot.measurements:
-        if (model := model_of(measurement)) not in excluded:
-            found.setdefault(model, ([], []))[0].append(measurement)
+        model = measurement.model, measurement.version
+        items = found.get(model)
+        if items is None:
+            items = found[model] = ([], [])
+        items[0].append(measurement)
     for missing in snapshot.missing:
-        if (model := model_of(missing)) not in excluded:
-            found.setdefault(model, ([], []))[1].append(missing)
+        model = missing.model, missing.version
+        items = found.get(model)
+        if items is None:
+            items = found[model] = ([], [])
+        items[1].append(missing)
     return found
 
 

@@ -64,6 +64,8 @@ class SignalRecord:
             for method, record in self.methods.items()
             if record.current and now - record.at <= stale_after
         ]
+        if len(fresh) == 1:
+            return fresh[0]
         return min(fresh, key=lambda method: (METHODS[method].rank, method), default="")
 
     def update(
@@ -141,10 +143,12 @@ class SignalRecord:
         countable = before.at >= self.counted_at if before else from_zero
         for labels, value in samples.items():
             previous = before.last.get(labels) if before else None
-            added = increase_since(previous, value) if countable else zero_of(value)
             served = self.served.get(labels)
             if isinstance(served, Distribution) and not _same_boundaries(served, value):
                 self.history.clear()
+            elif type(served) is type(value) and previous == value:
+                continue  # most models are idle
+            added = increase_since(previous, value) if countable else zero_of(value)
             self.served[labels] = add_values(served, added)
         self.counted_at = now
         if not self.history or now - self.history[-1][0] >= HISTORY_STEP:

@@ -26,7 +26,7 @@ backwards.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
 from math import inf
@@ -105,14 +105,16 @@ class Store:
         before = self._snapshots.get(snapshot.source)
         previous_models = None if before is None else self._snapshot_models(before[1])
         yield
-        snapshot = self._join_versions(snapshot)
+        items = items_by_model(snapshot)
+        yield
+        if (joined := self._join_versions(snapshot, items)) is not snapshot:
+            snapshot, items = joined, items_by_model(joined)
         yield
         source.succeed(now, took)
         self._update_parts(snapshot, now, took)
         self._snapshots[snapshot.source] = (now, snapshot)
-        excluded = self._admit(snapshot, now)
-        yield
-        items = items_by_model(snapshot, excluded)
+        for model in self._admit(snapshot.source, items, now):
+            items.pop(model, None)
         yield
         done = 0
         for model in [*items, *(self._records.keys() - items)]:
@@ -193,9 +195,8 @@ class Store:
                 part.fail(error, took)
                 self._sources[snapshot.source].errors[error.kind] += 1
 
-    def _admit(self, snapshot: Snapshot, now: float) -> Mapping[Model, str]:
-        """Admit the snapshot's models up to the limit; return the excluded ones with the reason."""
-        reported = reported_models(snapshot)
+    def _admit(self, source: str, reported: Iterable[Model], now: float) -> Mapping[Model, str]:
+        """Admit a source's models up to the limit; return the excluded ones with the reason."""
         excluded = {model: why for model in reported if (why := name_error(model))}
         valid = [model for model in reported if model not in excluded]
         self._make_room(len(self._models.keys() | valid) - self._max_models, now)
@@ -204,7 +205,7 @@ class Store:
                 self._models[model] = now
             else:
                 excluded[model] = f"more than {self._max_models} models are reported on already"
-        self._excluded[snapshot.source] = excluded
+        self._excluded[source] = excluded
         return excluded
 
     def _make_room(self, places: int, now: float) -> None:
@@ -258,13 +259,12 @@ class Store:
         # Computed here, in steps, so that a view only collects the states.
         self._compute_states(model, now)
 
-    def _join_versions(self, snapshot: Snapshot) -> Snapshot:
+    def _join_versions(self, snapshot: Snapshot, reported: Collection[Model]) -> Snapshot:
         """Give models without a version their only version, in the snapshot and in the store.
 
         A tap may see a model before its server is scraped.  Join before counting: each increase is
         then that of the sum, and is counted once.
         """
-        reported = reported_models(snapshot)
         known = self._models.keys() | (model for model in reported if not name_error(model))
         for bare, versioned in only_versions(self._models, known).items():
             self._models[versioned] = max(self._models.pop(bare), self._models.get(versioned, -inf))

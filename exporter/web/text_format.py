@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain
 from operator import add
 from threading import Lock
 
@@ -18,7 +17,7 @@ from prometheus_client.utils import floatToGoString
 
 from exporter.cooperative import Steps, completed
 from exporter.families import LabelSet, MetricFamily, Series
-from exporter.samples import Distribution, Labels, Value
+from exporter.samples import Distribution, Labels
 
 MAX_HEADS = 200_000
 """Maximum cached heads of lines."""
@@ -78,11 +77,10 @@ class TextWriter:
         last = self._last.get(kind, _WrittenFamily())
         if last.series == family.series:
             return last.text
-        shape = [(labels, _boundaries(value)) for labels, value in family.series]
+        shape, values = _shape_and_values(family.series)
         heads = last.heads
         if last.shape != shape:
             heads = yield from self._heads_of_all(family, shape)
-        values = list(chain.from_iterable(_values(value) for _, value in family.series))
         texts: list[str] = []
         for start in range(0, len(values), STEP_SIZE):
             yield
@@ -120,15 +118,19 @@ class TextWriter:
         return heads
 
 
-def _boundaries(value: Value) -> tuple[float, ...]:
-    return value.boundaries if isinstance(value, Distribution) else ()
-
-
-def _values(value: Value) -> tuple[float, ...]:
-    """Return the values of all lines of a series."""
-    if isinstance(value, Distribution):
-        return (*value.counts, value.counts[-1], value.sum)
-    return (value,)
+def _shape_and_values(series: Sequence[Series]) -> tuple[Shape, list[float]]:
+    """Return the labels and boundaries of every series, and the values of all lines."""
+    shape: list[tuple[Mapping[str, str], tuple[float, ...]]] = []
+    values: list[float] = []
+    for labels, value in series:
+        if isinstance(value, Distribution):
+            shape.append((labels, value.boundaries))
+            values += value.counts
+            values += (value.counts[-1], value.sum)
+        else:
+            shape.append((labels, ()))
+            values.append(value)
+    return shape, values
 
 
 def _comments(family: MetricFamily, *, openmetrics: bool) -> Iterator[str]:
