@@ -188,7 +188,7 @@ def _complete_page(port: int, models: int) -> str:
     until = time.monotonic() + 30
     while time.monotonic() < until:
         text = gzip.decompress(timed(port, "/metrics")[2]).decode()
-        if text.count("tokenslo_model_info{") == models and "llm_requests_total{" in text:
+        if text.count("llm_time_to_first_token_seconds_count{") == models:
             return text
         time.sleep(PERIOD)
     raise TimeoutError(f"/metrics did not have all {models} models within 30 s")
