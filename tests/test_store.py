@@ -25,7 +25,7 @@ from exporter.samples import (
 )
 from exporter.store import signal_record
 from exporter.store.increase import increase_since
-from exporter.store.store import STEP_SIZE, Store
+from exporter.store.store import FORGET_SIZE, STEP_SIZE, Store
 from exporter.store.view import SignalState
 
 OK: Labels = (("outcome", "ok"), ("reason", "success"))
@@ -361,6 +361,14 @@ class TestStoredHistograms:
         store.update(snapshot(ttft(1, 5, 9, total=7.0)), 0, 0.01)
         store.update(snapshot(ttft(1, 5, 9, total=7.0 - 1e-12)), 1, 0.01)
         assert served_value(store, 1, "ttft", ()) == Distribution((2.0, 5.0, inf), (0, 0, 0), 0.0)
+
+
+def test_a_step_forgets_a_bounded_number_of_models() -> None:
+    models = [f"m{number}" for number in range(8 * FORGET_SIZE)]
+    store = Store(5.0, max_models=len(models))
+    store.update(of(*models), 0.0, 0.1)
+    steps = sum(1 for _ in store.updating(of(*models), 1.0, 0.1))
+    assert steps >= len(models) / FORGET_SIZE + len(models) / STEP_SIZE
 
 
 def test_counters_of_idle_models_are_not_added_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,6 +52,8 @@ from slos.signals import SIGNALS
 
 STEP_SIZE = 100
 """Signals updated in one step, which takes about a millisecond."""
+FORGET_SIZE = 25
+"""Models whose records are checked in one step."""
 
 
 class Store:
@@ -125,8 +127,7 @@ class Store:
             if done >= STEP_SIZE:
                 done = 0
                 yield
-        yield
-        self._forget(now)
+        yield from self._forget(now)
 
     def fail(self, source: str, error: SourceError, now: float, took: float) -> None:
         """Record a failed scrape of a source."""
@@ -180,8 +181,7 @@ class Store:
 
     def models(self, now: float) -> tuple[ModelInfo, ...]:
         """Return every model that a source reports."""
-        snapshots = (snapshot for _, snapshot in self._fresh_snapshots(now))
-        return model_infos(snapshots, self._excluded)
+        return model_infos((one for _, one in self._fresh_snapshots(now)), self._excluded)
 
     # Updates
 
@@ -302,10 +302,8 @@ class Store:
 
     def _snapshot_models(self, snapshot: Snapshot) -> frozenset[Model]:
         """Return the snapshot's models, loaded or not; any other is new in the next snapshot."""
-        found = frozenset(map(model_of, snapshot.models)) | frozenset(
-            map(model_of, snapshot.measurements)
-        )
-        return found | self._joined.get(snapshot.source, {}).keys()
+        found = {*map(model_of, snapshot.models), *map(model_of, snapshot.measurements)}
+        return frozenset(found) | self._joined.get(snapshot.source, {}).keys()
 
     def _drop(self, models: Container[Model]) -> None:
         self._models = {model: at for model, at in self._models.items() if model not in models}
@@ -316,13 +314,15 @@ class Store:
             model: states for model, states in self._states.items() if model not in models
         }
 
-    def _forget(self, now: float) -> None:
+    def _forget(self, now: float) -> Iterator[None]:
         """Drop what no source has reported for long, unless a source is down and may return."""
         if not all(source.up for source in self._sources.values()):
             return
         horizon = now - self._forget_after
         self._models = {model: seen for model, seen in self._models.items() if seen > horizon}
-        for model, records in [*self._records.items()]:
+        for number, (model, records) in enumerate([*self._records.items()]):
+            if not number % FORGET_SIZE:
+                yield
             expired = [one for one, record in records.items() if record.reported_at <= horizon]
             for signal in expired:
                 del records[signal]

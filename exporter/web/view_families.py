@@ -41,8 +41,12 @@ def families_in_steps(
     """Collect the families of :func:`families`, with about ``STEP_SIZE`` series in a step."""
     measured = yield from _measured(view)
     own = yield from _own_series(view, version)
+    own_families = []
+    for name in OWN_METRICS:
+        if name in own:
+            yield
+            own_families.append(own_family(name, own[name]))
     yield
-    own_families = (own_family(name, own[name]) for name in OWN_METRICS if name in own)
     return [family for family in (*measured, *own_families, *more) if family.series]
 
 
