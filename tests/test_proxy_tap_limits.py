@@ -546,7 +546,9 @@ async def test_clients_without_a_descriptor_are_reset_and_counted() -> None:
             async with asyncio.timeout(4 * SOON):
                 listening = int(await process.stdout.readline())
             async with _answering(scene):
-                clients += [await connect(listening) for _ in range(40)]
+                for _ in range(40):
+                    with suppress(ConnectionResetError):  # refused before it has connected
+                        clients.append(await connect(listening))
                 for client in clients:
                     with suppress(ConnectionError):
                         await asyncio.get_running_loop().sock_sendall(client, REQUEST)
@@ -554,9 +556,9 @@ async def test_clients_without_a_descriptor_are_reset_and_counted() -> None:
                 process.send_signal(signal.SIGUSR1)
                 async with asyncio.timeout(SOON):
                     counted = int(await process.stdout.readline())
-            failed = [each for each in answers if not each.startswith(ANSWER)]
-            assert b"" in failed
-            assert counted == len(failed)
+            served = sum(each.startswith(ANSWER) for each in answers)
+            assert answers.count(b"") + 40 - len(clients) > 0
+            assert counted == 40 - served
         finally:
             process.kill()
             _, errors = await process.communicate()
