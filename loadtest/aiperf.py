@@ -4,6 +4,9 @@ aiperf runs as a separate program.  Its ``profile_export.jsonl`` has one object 
 of start and end in nanoseconds since the epoch, the time to first token, the gaps between chunks
 (``inter_chunk_latency``) and token counts.  A request is scheduled when aiperf's rate limiter
 issues it (``credit_issued_ns``).
+
+``session_num`` counts from 0 in each phase of each run, so it identifies no prompt.  The prompt is
+identified by ``conversation_id``, whose number counts aiperf's prompts in order.
 """
 
 from __future__ import annotations
@@ -44,9 +47,13 @@ class AiperfDriver:
         self._program, self._tokenizer, self._stop = program, tokenizer, stop
 
     async def __call__(
-        self, endpoint: LoadEndpoint, level: LoadLevel, work: Workload, _: Iterator[int]
+        self, endpoint: LoadEndpoint, level: LoadLevel, work: Workload, numbers: Iterator[int]
     ) -> LevelRun:
-        """Run one level, which has no requests after an interruption; raises AiperfError."""
+        """Run one level, which has no requests after an interruption; raises AiperfError.
+
+        The next of the ``numbers`` is that of aiperf's first prompt.
+        """
+        first = next(numbers)
         with tempfile.TemporaryDirectory(prefix="tokenslo-aiperf-") as folder:
             arguments = aiperf_arguments(endpoint, level, work, self._tokenizer, folder)
             if not await _run([self._program, *arguments], self._stop):
@@ -57,7 +64,7 @@ class AiperfDriver:
                 f"aiperf wrote no {_EXPORT} for {public(endpoint.url)} at {level}. Fix: run "
                 "aiperf profile by hand to see why; tokenslo is tested with aiperf 0.13."
             )
-        return run_of_export(text, level, work)
+        return run_of_export(text, level, work, first)
 
 
 def aiperf_arguments(
@@ -82,6 +89,7 @@ def aiperf_arguments(
         *("--request-timeout-seconds", f"{work.timeout:g}"),
         *("--isl", str(work.prompts[0].words), "--osl", str(tokens)),
         *("--extra-inputs", json.dumps(matched)),
+        *("--dataset-sampling-strategy", "sequential"),
         *("--random-seed", str(work.seed), "--ui", "none", "--output-artifact-dir", folder),
     ]
 
@@ -128,13 +136,17 @@ async def _end(process: asyncio.subprocess.Process) -> None:
         process.kill()
 
 
-def run_of_export(text: str, level: LoadLevel, work: Workload) -> LevelRun:
-    """Return the requests of aiperf's ``profile_export.jsonl``; raises AiperfError."""
+def run_of_export(text: str, level: LoadLevel, work: Workload, first: int = 0) -> LevelRun:
+    """Return the requests of aiperf's ``profile_export.jsonl``; raises AiperfError.
+
+    ``first`` is the number of aiperf's first prompt.  Requests with the same prompt have the same
+    number.
+    """
     records = []
     for number, line in enumerate(text.splitlines(), 1):
         try:
             if line.strip():
-                records.append(_record(json.loads(line), work))
+                records.append(_record(json.loads(line), work, first))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise AiperfError(
                 f"line {number} of aiperf's {_EXPORT} is not understood ({error}). Fix: use aiperf "
@@ -145,11 +157,11 @@ def run_of_export(text: str, level: LoadLevel, work: Workload) -> LevelRun:
     return LevelRun(level, begin, begin + work.duration, records)
 
 
-def _record(found: Mapping[str, Any], work: Workload) -> RequestRecord:
+def _record(found: Mapping[str, Any], work: Workload, first: int) -> RequestRecord:
     metadata, metrics = found["metadata"], found.get("metrics") or {}
     start, end = (metadata[f"request_{each}_ns"] * _NANO for each in ("start", "end"))
     record = RequestRecord(
-        metadata["session_num"],
+        first + int(metadata["conversation_id"].rpartition("_")[2]),
         work.prompts[0].name,
         work.output_tokens,
         (metadata.get("credit_issued_ns") or metadata["request_start_ns"]) * _NANO,

@@ -14,7 +14,9 @@ import pytest
 from loadtest.aiperf import AiperfDriver, AiperfError, aiperf_arguments, run_of_export
 from loadtest.level import LevelRun
 from loadtest.level_result import level_result
+from loadtest.session import LoadTest, LoadTestResult, run_load_test
 from loadtest.settings import LoadEndpoint, LoadLevel, PromptClass, Workload
+from loadtest.stack_comparison import equal_work
 
 WORK = Workload((PromptClass(128),), 4, warm_up=1.0, duration=10.0)
 LEVEL = LoadLevel("rate", 2.5)
@@ -26,7 +28,8 @@ def exported(number: int, **changes: Any) -> dict[str, Any]:
     """Return a record of ``profile_export.jsonl``."""
     start = START + number * 400_000_000
     metadata = {
-        "session_num": number,
+        "session_num": 0,  # counts from 0 in each phase
+        "conversation_id": f"session_{number:06d}",
         "credit_issued_ns": start - 5_000_000,
         "request_start_ns": start,
         "request_end_ns": start + 200_000_000,
@@ -36,8 +39,8 @@ def exported(number: int, **changes: Any) -> dict[str, Any]:
     metrics = {
         "time_to_first_token": {"value": 100.0, "unit": "ms"},
         "inter_chunk_latency": {"value": [20.0, 30.0, 40.0], "unit": "ms"},
-        "input_sequence_length": {"value": 128, "unit": "tokens"},
-        "output_sequence_length": {"value": 4, "unit": "tokens"},
+        "usage_prompt_tokens": {"value": 128, "unit": "tokens"},
+        "usage_completion_tokens": {"value": 4, "unit": "tokens"},
     }
     return {"metadata": metadata, "metrics": metrics, "error": None} | changes
 
@@ -102,6 +105,19 @@ def program(folder: Path, code: str) -> str:
     return str(path)
 
 
+def compare(program: str, test: LoadTest) -> LoadTestResult:
+    """Run a load test of which ``program`` is the driver."""
+
+    async def check(*_: object) -> None: ...
+
+    async def run() -> LoadTestResult:
+        stop = asyncio.Event()
+        driver = AiperfDriver(program, "builtin", stop)
+        return await run_load_test(test, stop, driver=driver, check=check)
+
+    return asyncio.run(run())
+
+
 def drive(program: str, stop_at: float | None = None) -> Any:
     async def run() -> LevelRun:
         stop = asyncio.Event()
@@ -120,6 +136,36 @@ folder.mkdir()
 (folder / "profile_export.jsonl").write_text({text(exported(0))!r})
 """
     assert len(drive(program(tmp_path, code)).records) == 1
+
+
+def test_equal_work_is_proven_for_every_level_and_round(tmp_path: Path) -> None:
+    """Stacks whose token counts differ in the first run only have not done equal work."""
+    code = f"""
+import pathlib, sys
+option = dict(zip(sys.argv, sys.argv[1:]))
+first_run = pathlib.Path({str(tmp_path / "ran")!r})
+text = {text(exported(0), exported(1))!r}
+if option["--url"] == "http://b" and not first_run.exists():
+    first_run.touch()
+    text = text.replace('"value": 4,', '"value": 9,')
+pathlib.Path(option["--output-artifact-dir"], "profile_export.jsonl").write_text(text)
+"""
+    levels = (LoadLevel("rate", 1), LoadLevel("rate", 2))
+    stacks = tuple(LoadEndpoint(f"http://{name}", "chat", "llama") for name in "ab")
+    result = compare(program(tmp_path, code), LoadTest(stacks, WORK, levels, rounds=2))
+    numbers = [record.number for record in result.sides[0].records]
+    assert len({*numbers}) == len(numbers) == 8
+    assert numbers == [record.number for record in result.sides[1].records]
+    assert result.stacks is not None
+    assert result.stacks.work.pairs == 8
+    assert result.stacks.work.problem == "the output tokens of the same request differ"
+
+
+def test_requests_are_paired_by_prompt_whatever_the_warm_up() -> None:
+    first, second = (
+        run_of_export(text(*map(exported, range(start, 6))), LEVEL, WORK) for start in (1, 3)
+    )
+    assert equal_work(first.records, second.records).pairs == 3
 
 
 def test_failures_of_the_program_are_one_error(tmp_path: Path) -> None:
