@@ -18,7 +18,9 @@ from array import array
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from itertools import accumulate
+from math import ceil, sqrt
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from loadtest.level import LevelRun
@@ -31,6 +33,13 @@ _STOP_SECONDS = 10.0
 _NANO = 1e-9
 _UNITS = {"ms": 1e-3, "sec": 1.0, "s": 1.0, "us": 1e-6, "ns": 1e-9}
 _LAST_LINES = 3
+_SEED_BITS = 31
+_REQUESTS_PER_USER_SECOND = 5
+"""More than a user of a closed loop sends, if a response takes at least 200 ms."""
+_DEVIATIONS = 6
+"""Standard deviations of a Poisson count that are not exceeded."""
+_MOST_PROMPTS = 10_000
+"""Prompts that aiperf makes in about 12 s, at 512 tokens each."""
 
 
 class AiperfError(Exception):
@@ -55,7 +64,7 @@ class AiperfDriver:
         """
         first = next(numbers)
         with tempfile.TemporaryDirectory(prefix="tokenslo-aiperf-") as folder:
-            arguments = aiperf_arguments(endpoint, level, work, self._tokenizer, folder)
+            arguments = aiperf_arguments(endpoint, level, work, self._tokenizer, folder, first)
             if not await _run([self._program, *arguments], self._stop):
                 return LevelRun(level, 0.0, 0.0)
             text = _exported(folder)
@@ -68,9 +77,17 @@ class AiperfDriver:
 
 
 def aiperf_arguments(
-    endpoint: LoadEndpoint, level: LoadLevel, work: Workload, tokenizer: str, folder: str
+    endpoint: LoadEndpoint,
+    level: LoadLevel,
+    work: Workload,
+    tokenizer: str,
+    folder: str,
+    first: int = 0,
 ) -> list[str]:
-    """Return the arguments of aiperf for a level; none is secret."""
+    """Return the arguments of aiperf for a level; none is secret.
+
+    Prompts differ for each ``first``, the number of the first prompt.
+    """
     tokens = work.output_tokens
     load = {
         "concurrency": ["--concurrency", f"{level.value:g}"],
@@ -89,9 +106,19 @@ def aiperf_arguments(
         *("--request-timeout-seconds", f"{work.timeout:g}"),
         *("--isl", str(work.prompts[0].words), "--osl", str(tokens)),
         *("--extra-inputs", json.dumps(matched)),
+        *("--num-dataset-entries", str(_prompt_count(level, work))),
         *("--dataset-sampling-strategy", "sequential"),
-        *("--random-seed", str(work.seed), "--ui", "none", "--output-artifact-dir", folder),
+        *("--random-seed", str(Random(f"{work.seed}/{first}").getrandbits(_SEED_BITS))),
+        *("--ui", "none", "--output-artifact-dir", folder),
     ]
+
+
+def _prompt_count(level: LoadLevel, work: Workload) -> int:
+    """Return how many prompts aiperf makes before a level; it repeats them if they are too few."""
+    expected = level.value * (work.warm_up + work.duration)
+    if level.kind == "concurrency":
+        expected *= _REQUESTS_PER_USER_SECOND
+    return min(_MOST_PROMPTS, ceil(expected + _DEVIATIONS * sqrt(expected)) + 1)
 
 
 def _exported(folder: str) -> str | None:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from loadtest.definitions import DEFINITIONS
+from loadtest.level import LevelRun
 from loadtest.level_result import LevelResult
 from loadtest.objectives import ObjectiveResult, UnmeasuredObjective
 from loadtest.session import EndpointRuns, LoadTestResult
@@ -75,7 +76,7 @@ def notes(report: LoadReport) -> Iterator[str]:
                 f"load generator was too busy (its event loop ran up to {1000 * max(late):.0f} ms "
                 "late, p99): gaps between tokens are partly its own. Use a machine with more CPU."
             )
-        for level in side.results:
+        for runs, level in zip(side.runs, side.results, strict=True):
             where = f"{public(side.endpoint.url)}, {level.level}"
             work = level.work
             if work.other:
@@ -90,12 +91,22 @@ def notes(report: LoadReport) -> Iterator[str]:
                     f"{work.chunks:.1f} chunks with text on average, {work.planned} tokens were "
                     "planned. Whether the work is matched is unknown."
                 )
+            if repeated := sum(len(run.records) - len({*_numbers(run)}) for run in runs):
+                yield (
+                    f"{where}: {repeated} requests repeat the prompt of an earlier one: a "
+                    "prefix cache makes them faster. Use the driver tokenslo, or a shorter "
+                    "--duration."
+                )
             for each in level.objectives:
                 if each.unknown:
                     yield (
                         f"{where}: {each.unknown} requests have no verdict for "
                         f"{each.objective.name} and are in no share."
                     )
+
+
+def _numbers(run: LevelRun) -> Iterator[int]:
+    return (record.number for record in run.records)
 
 
 def _workload(work: Workload) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from dataclasses import replace
 from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from loadtest.aiperf import AiperfDriver, AiperfError, aiperf_arguments, run_of_export
 from loadtest.level import LevelRun
 from loadtest.level_result import level_result
+from loadtest.report import LoadReport, notes
 from loadtest.session import LoadTest, LoadTestResult, run_load_test
 from loadtest.settings import LoadEndpoint, LoadLevel, PromptClass, Workload
 from loadtest.stack_comparison import equal_work
@@ -95,6 +97,45 @@ def test_arguments_request_matched_work() -> None:
     assert (values["--isl"], values["--osl"]) == ("128", "4")
     closed = aiperf_arguments(ENDPOINT, LoadLevel("concurrency", 8), WORK, "builtin", "/folder")
     assert closed[closed.index("--concurrency") + 1] == "8"
+
+
+def test_prompts_differ_between_levels_and_rounds_but_not_between_stacks() -> None:
+    def seed(endpoint: LoadEndpoint, work: Workload, first: int) -> str:
+        arguments = aiperf_arguments(endpoint, LEVEL, work, "builtin", "/folder", first)
+        return dict(pairwise(arguments))["--random-seed"]
+
+    other = replace(ENDPOINT, url="http://127.0.0.1:8001")
+    firsts = [number * 10_000_000 for number in range(100)]
+    seeds = [seed(ENDPOINT, WORK, first) for first in firsts]
+    assert len({*seeds}) == 100
+    assert seeds == [seed(other, WORK, first) for first in firsts]
+    assert not {*seeds} & {seed(ENDPOINT, replace(WORK, seed=1), first) for first in firsts}
+
+
+@pytest.mark.parametrize(
+    ("level", "prompts"),
+    [
+        (LoadLevel("rate", 1), range(31, 40)),  # 11 s, and the variation of Poisson arrivals
+        (LoadLevel("concurrency", 4), range(220, 400)),
+        (LoadLevel("rate", 1e6), range(10_000, 10_001)),
+    ],
+    ids=str,
+)
+def test_a_level_has_enough_prompts(level: LoadLevel, prompts: range) -> None:
+    arguments = aiperf_arguments(ENDPOINT, level, WORK, "builtin", "/folder")
+    assert int(dict(pairwise(arguments))["--num-dataset-entries"]) in prompts
+
+
+def test_repeated_prompts_are_a_note(tmp_path: Path) -> None:
+    code = f"""
+import pathlib, sys
+folder = sys.argv[sys.argv.index("--output-artifact-dir") + 1]
+text = {text(exported(0), exported(1), exported(0))!r}
+pathlib.Path(folder, "profile_export.jsonl").write_text(text)
+"""
+    result = compare(program(tmp_path, code), LoadTest((ENDPOINT,), WORK, (LEVEL,)))
+    [note] = notes(LoadReport(result, "1.0", "2025-01-01T00:00:00+00:00", "aiperf"))
+    assert "rate 2.5/s: 1 requests repeat the prompt of an earlier one" in note
 
 
 def program(folder: Path, code: str) -> str:
