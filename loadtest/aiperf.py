@@ -197,10 +197,10 @@ def _record(found: Mapping[str, Any], work: Workload, first: int) -> RequestReco
         outcome="ok",
         measured=metadata["benchmark_phase"] == "profiling",
     )
-    first = _seconds(metrics.get("time_to_first_token"))
-    if first:
+    to_first = _seconds(metrics.get("time_to_first_token"))
+    if to_first:
         gaps = _seconds(metrics.get("inter_chunk_latency"))
-        record.chunks = array("d", accumulate([start + first[0], *gaps]))
+        record.chunks = array("d", accumulate([start + to_first[0], *gaps]))
     record.input_tokens = _tokens(metrics, "usage_prompt_tokens", "input_sequence_length")
     record.output_tokens = _tokens(metrics, "usage_completion_tokens", "output_sequence_length")
     if metadata.get("was_cancelled"):

@@ -706,12 +706,19 @@ def test_loads_without_a_prefill_rate_say_so(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("workers", "found"), [("4", []), ("0", ["--num_postprocess_workers is 0"])]
+    ("workers", "in_file", "found"),
+    [
+        ("4", "", []),
+        ("0", "", ["--num_postprocess_workers is 0"]),
+        ("4", "num_postprocess_workers: 0\n", ["num_postprocess_workers is 0"]),
+    ],
 )
-def test_workers_on_the_command_line_are_read(workers: str, found: list[str], folder: Path) -> None:
+def test_workers_on_the_command_line_are_read(
+    workers: str, in_file: str, found: list[str], folder: Path
+) -> None:
     start = f"[trtllm-serve, llama, --num_postprocess_workers, '{workers}']"
     command = "[tritonserver, --exit-timeout-secs=300]"
-    unset = FILES[SERVE].replace("num_postprocess_workers: 4\n", "")
-    write(folder, {DEPLOY: FILES[DEPLOY].replace(command, start), SERVE: unset})
+    options = FILES[SERVE].replace("num_postprocess_workers: 4\n", in_file)
+    write(folder, {DEPLOY: FILES[DEPLOY].replace(command, start), SERVE: options})
     evidence = [one["evidence"] for one in findings(folder) if one["check"] == "TC016"]
     assert evidence == found

@@ -112,10 +112,10 @@ async def test_traffic_is_reported_by_the_method_of_each_model() -> None:
 
 
 async def test_every_engine_gauge_is_reported() -> None:
-    snapshot = await stage("traffic")
+    snapshot, of_taps = await stage("traffic"), {"kv_token_seconds"}
     for model, without in (
-        ("tensorrt_llm", {"kv_missed_blocks"}),
-        ("tensorrt_llm_python", {"kv_missed_blocks", "kv_reused_blocks"}),
+        ("tensorrt_llm", {"kv_missed_blocks", *of_taps}),
+        ("tensorrt_llm_python", {"kv_missed_blocks", "kv_reused_blocks", *of_taps}),
     ):
         missing = {
             signal

@@ -89,12 +89,11 @@ def few_postprocess_workers(config: Configuration) -> Iterator[ConfigFault | Uns
     for value, where in flags:
         if value.isdecimal() and not int(value):
             yield ConfigFault(where, f"--num_postprocess_workers is {value}")
-    if flags:
-        return  # the command line has the value, whether or not the option file does
-    if not config.options:
+    if not config.options and not flags:
         yield Unseen("the option belongs to trtllm-serve, and none of its option files was given")
     for options in config.options:
         setting = options.get("num_postprocess_workers")
-        if setting is None or setting.number == 0:
+        # Which one wins where both are given depends on the release.
+        if (setting is None and not flags) or (setting is not None and setting.number == 0):
             state = "not set, so 0" if setting is None else "0"
             yield ConfigFault(setting or options, f"num_postprocess_workers is {state}")
