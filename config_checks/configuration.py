@@ -21,7 +21,7 @@ TOKEN_INDICATORS = ("itl", "tpot", "ttft", "max_gap", "stream_completion", "disc
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """What was given; empty parts were not.
+    """The parts of a deployment to check; a part that was not given is empty.
 
     ``options`` are LLM options outside a model repository, such as those of trtllm-serve.
     ``gateways`` are objects that limit the time of a request, buffer its response or repeat it.

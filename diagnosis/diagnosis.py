@@ -80,7 +80,7 @@ class Diagnosis:
 
     @property
     def verdict(self) -> Verdict:
-        """What the evidence permits to say."""
+        """The conclusion that the evidence permits."""
         return self.decision.verdict
 
     @property

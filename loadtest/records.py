@@ -1,4 +1,4 @@
-"""What a client measured of one request."""
+"""Measurements of one request by its client."""
 
 from __future__ import annotations
 

@@ -1,3 +1,5 @@
+"""Read YAML, JSON and Jsonnet with lines: values, limits and errors."""
+
 from __future__ import annotations
 
 import json

@@ -1,3 +1,5 @@
+"""Durations: parsing, formatting and their limits."""
+
 from __future__ import annotations
 
 from decimal import Decimal

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -221,6 +222,13 @@ def test_heavy_libraries_are_loaded_only_where_they_are_needed(
     code = f"import sys, {module}; print(*(name for name in {absent!r} if name in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert (done.stderr, done.stdout.split()) == ("", [])
+
+
+def test_the_documented_floors_are_those_that_are_tested() -> None:
+    page = (ROOT / "docs/explanation/design.md").read_text(encoding="utf-8")
+    table = page.partition("\n## Floors of the sidecar\n")[2].partition("\n## ")[0]
+    rows = [line.split(" | ")[0] for line in table.splitlines() if line.startswith("| `")]
+    assert [{*re.findall(r"`(\w+)`", row)} for row in rows] == [{*floor} for floor in FLOORS]
 
 
 def test_files_above_400_lines_give_the_reason() -> None:

@@ -1,3 +1,5 @@
+"""Objectives in the sidecar: their events, time slices and status."""
+
 from __future__ import annotations
 
 from dataclasses import replace

@@ -1,3 +1,5 @@
+"""Readiness of models and servers, and the layers that decide it."""
+
 from __future__ import annotations
 
 from dataclasses import replace

@@ -12,7 +12,7 @@ from tools.kubernetes.limit_files import ROOT, limit_files
 
 
 def main() -> None:
-    """Write what has changed."""
+    """Write the limits and the rendered examples that have changed."""
     for path, text in limit_files():
         (ROOT / path).write_text(text, encoding="utf-8")
     RENDERED.mkdir(exist_ok=True)
