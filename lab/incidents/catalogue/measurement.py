@@ -71,6 +71,7 @@ INCIDENTS = (
         alerts=(ExpectedAlert("EngineStatsLost", 75),),
         symptoms=("lost",),
         diagnosis=in_columns("records_lost"),
+        confusions={"ExporterSourceDown": "reads that wait for the other reader fail"},
     ),
     Incident(
         key="statistics-off",
