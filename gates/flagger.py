@@ -6,7 +6,6 @@ a Canary is held by a ``confirm-promotion`` webhook until ``tokenslo gate`` exit
 
 from __future__ import annotations
 
-from gates.argo import look_interval
 from gates.criteria import Criterion, RolloutGate
 from gates.verdict_query import WIDTH, abort_query
 from promql.expr import pretty
@@ -25,8 +24,12 @@ def metric_templates(gate: RolloutGate) -> dict[str, dict[str, object]]:
 
 
 def canary(gate: RolloutGate) -> dict[str, object]:
-    """Return the analysis of a Canary."""
-    interval = format_duration(look_interval(gate))
+    """Return the analysis of a Canary.
+
+    The first check is one interval after the first request.  The interval is the warm-up and the
+    window, so that no check counts the warm-up or another check's requests.
+    """
+    interval = format_duration(gate.rollout.warm_up + gate.rollout.window)
     service = gate.plan.service.service
     arms = {"baseline": f"{service}-primary", "canary": service}
     return {

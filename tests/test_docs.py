@@ -41,7 +41,7 @@ from tools.docs.pages import ROOT, Fence, every_fence, fences, pages, render
 from tools.docs.sandbox import CommandError
 
 DOCS = ROOT / "docs"
-ALL_PAGES = [*pages(), ROOT / "bench/README.md"]
+ALL_PAGES = pages()
 KINDS = ("how-to", "reference", "explanation")
 
 

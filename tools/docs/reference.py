@@ -38,7 +38,7 @@ from slos.outcomes import MEANINGS, SPENDING
 from slos.plan import plan
 from slos.schema import Field
 from tokenslo.cli import COMMANDS, cli
-from tools.docs import capacity, diagnosis_example, input_limits, kubernetes
+from tools.docs import capacity, diagnosis_example, gate_outcomes, input_limits, kubernetes
 
 _DAY = 86_400
 _EXAMPLE = Path(__file__).parents[2] / "examples/chat/slo.yaml"
@@ -403,6 +403,9 @@ GENERATED: Mapping[str, Callable[[], str]] = {
     "rollout-keys": _keys("rollout.", ROLLOUT),
     "autoscaling-keys": _keys("autoscaling.", AUTOSCALING),
     "gate-samples": _gate_samples,
+    "gate-errors": lambda: _table(gate_outcomes.ERROR_HEAD, gate_outcomes.error_rows()),
+    "gate-kinds": lambda: _table(gate_outcomes.HEAD, gate_outcomes.outcome_rows(every=False)),
+    "gate-outcomes": lambda: _table(gate_outcomes.HEAD, gate_outcomes.outcome_rows(every=True)),
     "indicators": _indicators,
     "error-budget-keys": _keys("error_budget.", ERROR_BUDGET),
     "outcomes": _outcomes,
