@@ -103,7 +103,8 @@ class ProxyTap:
             partial(ClientConnection, shared),
             lambda: tls.value if tls else None,
             handshake_seconds=shared.limits.head_seconds,
-            admit=partial(_admit, shared),
+            # Without TLS a connection counts at once, and is refused with a response.
+            admit=partial(_admit, shared) if tls else lambda _: True,
             refused=shared.count_refused,
         )
         listener.open()
