@@ -24,8 +24,9 @@ class AlertStates:
     """Alerts of a service that fire or are pending, and burn rates by objective.
 
     ``alerts`` are samples of ALERTS, of objectives and of causes.  ``burn_rates`` are those of the
-    shortest window, without objectives that have none.  ``unanswered`` is whether Prometheus
-    answered neither query; ``failure`` is why it did not answer that of alerts.
+    shortest window, without objectives that have none.  ``failure`` is why Prometheus did not
+    answer the query of alerts, and ``unanswered`` the same if it did not answer those of burn rates
+    either.
     """
 
     alerts: tuple[Sample, ...]
@@ -33,7 +34,7 @@ class AlertStates:
     query: str
     failure: str = ""
     warnings: tuple[str, ...] = ()
-    unanswered: bool = False
+    unanswered: str = ""
 
     def names(self, state: str) -> tuple[str, ...]:
         """Return the names of the alerts in a state."""
@@ -115,7 +116,7 @@ def read_alert_states(plan: Plan, queries: Queries) -> AlertStates:
                 found[objective] = max(sample.value, found.get(objective, 0.0))
     known = tuple(first) if isinstance(first, QueryResult) else ()
     failure, warnings = (first, ()) if isinstance(first, str) else ("", first.warnings)
-    unanswered = all(isinstance(each, str) for each in (first, *rates))
+    unanswered = "" if any(isinstance(each, QueryResult) for each in rates) else failure
     return AlertStates(known, found, str(alerts), failure, warnings, unanswered)
 
 

@@ -116,7 +116,7 @@ def diagnose(
     queries = Queries(query, seconds)
     states = read_alert_states(plan, queries)
     if states.unanswered:
-        queries.stop(states.failure)
+        queries.stop(states.unanswered)
     objectives = chosen_objectives(plan, alert, states)
     planned = [*planned_checks(plan, objectives, alert, model)]
     checks = [*states.checks(), *run_checks(planned, queries)]
@@ -137,7 +137,7 @@ def diagnose(
         ),
         decide(model, probabilities, results, checks),
         sidecar,
-        states.failure if states.unanswered else "",
+        states.unanswered,
     )
 
 

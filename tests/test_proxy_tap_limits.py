@@ -467,15 +467,22 @@ uvloop.run(main())
 """
 
 
+async def start_program(server: socket.socket, files: str, kind: str) -> asyncio.subprocess.Process:
+    """Start a proxy in front of a server, with a limit of open files; it prints its port."""
+    port = str(server.getsockname()[1])
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", PROGRAM, port, files, kind),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=Path(__file__).parents[1],
+    )
+
+
 @pytest.mark.parametrize("kind", ["limited", "greedy"])
 @on_loop("uvloop")
 async def test_proxy_recovers_after_running_out_of_descriptors(kind: str) -> None:
     async with proxied() as scene:
-        port = scene.server.getsockname()[1]
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", PROGRAM, str(port), "228", kind, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, cwd=Path(__file__).parents[1],
-        )  # fmt: skip
+        process = await start_program(scene.server, "228", kind)
         try:
             assert process.stdout
             async with asyncio.timeout(4 * SOON):
@@ -502,11 +509,7 @@ async def test_proxy_recovers_after_running_out_of_descriptors(kind: str) -> Non
 @on_loop("uvloop")
 async def test_refused_clients_leave_descriptors_for_those_within_the_limit() -> None:
     async with proxied() as scene:
-        port = scene.server.getsockname()[1]
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", PROGRAM, str(port), "164", "limited", stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, cwd=Path(__file__).parents[1],
-        )  # fmt: skip
+        process = await start_program(scene.server, "164", "limited")
         clients: list[socket.socket] = []
         try:
             assert process.stdout
@@ -535,11 +538,7 @@ async def test_refused_clients_leave_descriptors_for_those_within_the_limit() ->
 @on_loop("uvloop")
 async def test_clients_without_a_descriptor_are_reset_and_counted() -> None:
     async with proxied() as scene:
-        port = scene.server.getsockname()[1]
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", PROGRAM, str(port), "228", "greedy", stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, cwd=Path(__file__).parents[1],
-        )  # fmt: skip
+        process = await start_program(scene.server, "228", "greedy")
         clients: list[socket.socket] = []
         try:
             assert process.stdout
