@@ -15,8 +15,9 @@ FOLDER = Path(__file__).parent / "kubernetes"
 RELEASES = ("1.29", "1.33", "1.37")
 """The first with native sidecars, the first in which they are stable, and a recent one."""
 _CUSTOM = {
-    **dict.fromkeys(("PodMonitor", "PrometheusRule"), "operator-0.93"),
+    **dict.fromkeys(("AlertmanagerConfig", "PodMonitor", "PrometheusRule"), "operator-0.93"),
     "HorizontalPodAutoscaler": "1.33",
+    "GrafanaDashboard": "grafana-operator-5.24",
     "ScaledObject": "keda-2.20",
     **dict.fromkeys(("AnalysisTemplate", "Canary", "MetricTemplate"), "rollouts"),
     **dict.fromkeys(("BackendTrafficPolicy", "ClientTrafficPolicy"), "gateways"),
@@ -73,6 +74,13 @@ def schema_errors(one: Object, release: str) -> Iterator[str]:
     """Yield the fields of an object that a release of Kubernetes, or the operator, refuses."""
     for error in _validator(one["kind"], release).iter_errors(one):
         yield f"{one['kind']} {error.json_path}: {error.message}"
+
+
+def adapter_errors(rules: Object) -> Iterator[str]:
+    """Yield the fields that prometheus-adapter refuses in its configuration."""
+    schema = json.loads((FOLDER / "prometheus-adapter-0.12.json").read_bytes())
+    for error in jsonschema.Draft202012Validator(schema).iter_errors(rules):
+        yield f"{error.json_path}: {error.message}"
 
 
 def restricted_errors(pod: Object) -> Iterator[str]:

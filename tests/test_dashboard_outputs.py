@@ -14,6 +14,7 @@ from grafana_foundation_sdk.models import dashboardv2beta1
 
 import dashboards
 from tests import libyaml
+from tests.kubernetes_objects import schema_errors
 from tokenslo.cli import main
 
 SLO = """\
@@ -27,8 +28,6 @@ objectives:
 """
 EVERY = ",".join(dashboards.FORMATS)
 STRING_QUERY = "__legacyStringValue"
-# Fields of the operator's definition of a dashboard (grafana.integreatly.org/v1beta1).
-OPERATOR_SPEC = {"instanceSelector": dict, "folder": str, "json": str}
 
 
 @pytest.fixture(autouse=True)
@@ -107,17 +106,38 @@ def test_config_maps_have_the_label_and_folder_that_grafanas_sidecar_reads() -> 
         assert len(text.encode()) < 1 << 20
 
 
-def test_resources_of_the_operator_are_what_its_definition_allows() -> None:
-    options = ("--dashboard-folder", "LLM SLOs", "--namespace", "monitoring")
+def operator_resources(*options: str) -> list[dict[str, Any]]:
     made = written("dashboards/*.yaml", "--dashboard-format", "operator", *options)
-    for text in made.values():
-        body = libyaml.load(text)
-        assert set(body) == {"apiVersion", "kind", "metadata", "spec"}
+    return [libyaml.load(text) for text in made.values()]
+
+
+@pytest.mark.parametrize(
+    "options", [(), ("--dashboard-folder", "LLM SLOs", "--namespace", "monitoring")]
+)
+def test_resources_of_the_operator_are_valid_by_its_strict_schema(options: tuple[str, ...]) -> None:
+    bodies = operator_resources(*options)
+    assert len(bodies) == len(dashboards.KINDS)
+    for body in bodies:
+        assert list(schema_errors(body, "")) == []
         assert body["apiVersion"] == "grafana.integreatly.org/v1beta1"
-        assert body["kind"] == "GrafanaDashboard"
-        assert {key: type(value) for key, value in body["spec"].items()} == OPERATOR_SPEC
         assert body["spec"]["instanceSelector"] == {"matchLabels": {"dashboards": "grafana"}}
-        assert body["spec"]["folder"] == "LLM SLOs"
+        assert body["spec"].get("folder") == ("LLM SLOs" if options else None)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"instanceselector": {}}, "$.spec: Additional properties are not allowed"),
+        ({"instanceSelector": "grafana"}, "$.spec.instanceSelector: 'grafana' is not of type"),
+        ({"json": {}}, "$.spec.json: {} is not of type 'string'"),
+    ],
+)
+def test_the_schema_of_the_operator_refuses_other_fields_and_types(
+    change: dict[str, Any], problem: str
+) -> None:
+    body, *_ = operator_resources()
+    [found] = schema_errors({**body, "spec": {**body["spec"], **change}}, "")
+    assert problem in found
 
 
 def test_the_provisioning_folder_has_provider_and_data_source_but_no_contact_points() -> None:

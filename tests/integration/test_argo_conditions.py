@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import subprocess
 from itertools import product
 from pathlib import Path
@@ -12,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gates.argo import FAILURE, SUCCESS
+from tests.go_program import build
 
 pytestmark = pytest.mark.long
 
@@ -83,21 +82,7 @@ FAIL_OPEN = "all(result, # < 1000)"
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if not shutil.which("go"):
-        pytest.skip("needs Go")
-    folder = tmp_path_factory.mktemp("expr")
-    (folder / "main.go").write_text(PROGRAM)
-    for command in (
-        ["go", "mod", "init", "conditions"],
-        ["go", "get", MODULE],
-        ["go", "build", "-buildvcs=false", "-o", "conditions", "."],
-    ):
-        environment = os.environ | {"GOFLAGS": "-mod=mod", "GOTOOLCHAIN": "local"}
-        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
-        if done.returncode and command[1] == "get":
-            pytest.skip(f"cannot download {MODULE}: {done.stderr[-200:]}")
-        assert done.returncode == 0, done.stderr
-    return folder / "conditions"
+    return build(tmp_path_factory.mktemp("expr"), PROGRAM, MODULE)
 
 
 def evaluated(engine: Path, checks: list[tuple[str, tuple[str, ...]]]) -> list[str]:

@@ -1,8 +1,9 @@
 """``python -m tools.kubernetes.schemas FILE…``: print the strict JSON Schema of a release.
 
 ``FILE`` is ``api/openapi-spec/swagger.json`` of Kubernetes, or several are the custom resource
-definitions of Prometheus Operator, of Argo Rollouts and Flagger, or of KEDA.  The schema has only
-the kinds that ``deploy/`` and ``generate`` use, without descriptions, and refuses unknown fields.
+definitions of Prometheus Operator, of Argo Rollouts and Flagger, of KEDA, or of Grafana Operator.
+The schema has only the kinds that ``deploy/`` and ``generate`` use, without descriptions, and
+refuses unknown fields.
 """
 
 from __future__ import annotations
@@ -34,6 +35,9 @@ LICENCES = {
     "argoproj.io": "Field names and types of Argo Rollouts 1.10.0-rc1, from the custom resource "
     "definitions of https://github.com/argoproj/argo-rollouts, Copyright The Argo Authors, "
     "Apache-2.0.",
+    "grafana.integreatly.org": "Field names and types of Grafana Operator 5.24.0, from the custom "
+    "resource definitions of https://github.com/grafana/grafana-operator, Copyright The "
+    "grafana-operator Authors, Apache-2.0.",
     "keda.sh": "Field names and types of KEDA 2.20.2, from the custom resource definitions of "
     "https://github.com/kedacore/keda, Copyright The KEDA Authors, Apache-2.0.",
     "flagger.app": "Field names and types of Flagger 1.44.0, from the custom resource definitions "
@@ -49,6 +53,13 @@ _SCALARS: dict[str, dict[str, Any]] = {
     "io.k8s.apimachinery.pkg.util.intstr.IntOrString": {"type": ["string", "integer"]},
 }
 """Types with two forms in YAML, of which the specification names one."""
+
+
+class _Loader(yaml.CSafeLoader):
+    """Reads a plain ``=`` as text, as YAML 1.2 does: it is a value of enumerations."""
+
+
+_Loader.add_constructor("tag:yaml.org,2002:value", _Loader.construct_yaml_str)
 
 
 def strict_schema(swagger: dict[str, Any]) -> dict[str, Any]:
@@ -109,7 +120,7 @@ def _references(schema: Any) -> Iterator[str]:
 def main() -> None:
     """Print the schema of the files that the arguments name."""
     texts = (Path(file).read_bytes() for file in sys.argv[1:])
-    documents = [one for text in texts for one in yaml.load_all(text, yaml.CSafeLoader) if one]
+    documents = [one for text in texts for one in yaml.load_all(text, _Loader) if one]
     is_custom = documents[0].get("kind") == "CustomResourceDefinition"
     schema = strict_custom_schema(documents) if is_custom else strict_schema(documents[0])
     print(json.dumps(schema, separators=(",", ":")))
