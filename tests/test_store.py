@@ -24,7 +24,7 @@ from exporter.samples import (
     Value,
 )
 from exporter.store import signal_record
-from exporter.store.increase import increase_since
+from exporter.store.increase import continued
 from exporter.store.store import FORGET_SIZE, STEP_SIZE, Store
 from exporter.store.view import SignalState
 
@@ -374,13 +374,13 @@ def test_a_step_forgets_a_bounded_number_of_models() -> None:
 def test_counters_of_idle_models_are_not_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
     added: list[Value] = []
 
-    def noted(previous: Value | None, value: Value) -> Value:
+    def noted(total: Value | None, previous: Value | None, value: Value) -> Value:
         added.append(value)
-        return increase_since(previous, value)
+        return continued(total, previous, value)
 
     store = Store(5.0)
     store.update(snapshot(requests(ok=1.0, error=2.0), ttft(1, 2)), 0.0, 0.1)
-    monkeypatch.setattr(signal_record, "increase_since", noted)
+    monkeypatch.setattr(signal_record, "continued", noted)
     store.update(snapshot(requests(ok=1.0, error=3.0), ttft(1, 2)), 1.0, 0.1)
     assert added == [3.0]
     assert served_value(store, 1.0, labels=ERROR) == 1

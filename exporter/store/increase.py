@@ -36,6 +36,23 @@ def add_values(total: Value | None, increase: Value) -> Value:
     return increase if total is None or isinstance(total, Distribution) else total + increase
 
 
+def continued(total: Value | None, previous: Value | None, value: Value) -> Value:
+    """Return ``total`` and the increase since ``previous``: one histogram less than both steps."""
+    if (
+        isinstance(value, Distribution)
+        and isinstance(previous, Distribution)
+        and isinstance(total, Distribution)
+        and previous.boundaries == value.boundaries == total.boundaries
+    ):
+        added = tuple(map(sub, value.counts, previous.counts))
+        if not _was_reset(added, previous.sum, value.sum):
+            counts = tuple(map(add, total.counts, added))
+            return Distribution(
+                value.boundaries, counts, total.sum + max(0.0, value.sum - previous.sum)
+            )
+    return add_values(total, increase_since(previous, value))
+
+
 def summed(samples: Mapping[Labels, Value]) -> Value | None:
     """Return the sum of all series, None without any."""
     if len(samples) == 1:

@@ -9,7 +9,7 @@ from math import inf
 
 from exporter.methods import METHODS
 from exporter.samples import Distribution, Labels, Measurement, Missing, Value, zero_of
-from exporter.store.increase import add_values, increase_since
+from exporter.store.increase import add_values, continued
 from exporter.store.last_minute import SPAN
 from exporter.store.view import SignalState
 from slos.signals import SIGNALS
@@ -41,14 +41,14 @@ class MethodRecord:
 class SignalRecord:
     """One signal of one model.
 
-    ``served`` are the sidecar's own counters, ``counted_at`` the time of their last increase.
-    ``state`` is cached until ``state_expires`` or the next snapshot that reports the signal; it
-    lacks the last minute.
+    ``served`` are the sidecar's own counters, never changed in place, and ``counted_at`` the time
+    of their last update.  ``state`` lacks the last minute; it is valid until ``state_expires``,
+    which the next change ends.
     """
 
     methods: dict[str, MethodRecord] = field(default_factory=dict)
     missing: dict[str, Missing] = field(default_factory=dict)
-    served: dict[Labels, Value] = field(default_factory=dict)
+    served: Mapping[Labels, Value] = field(default_factory=dict)
     counted_at: float = -inf
     reported_at: float = -inf
     state: SignalState | None = None
@@ -59,13 +59,14 @@ class SignalRecord:
 
     def best_method(self, now: float, stale_after: float) -> str:
         """Return the preferred method with a current value, or an empty string."""
+        if len(self.methods) == 1:
+            ((method, record),) = self.methods.items()
+            return method if record.current and now - record.at <= stale_after else ""
         fresh = [
             method
             for method, record in self.methods.items()
             if record.current and now - record.at <= stale_after
         ]
-        if len(fresh) == 1:
-            return fresh[0]
         return min(fresh, key=lambda method: (METHODS[method].rank, method), default="")
 
     def update(
@@ -84,7 +85,13 @@ class SignalRecord:
         counters then count from 0.
         """
         self.missing.pop(source, None)
+        self.reported_at, self.state_expires = now, -inf
         is_counter = SIGNALS[signal].kind != "gauge"
+        if len(measurements) == 1 and self.methods.keys() == measurements.keys():
+            ((method, measurement),) = measurements.items()
+            if self.methods[method].start_time == measurement.start_time:
+                self._continue(method, source, measurement, now, is_counter=is_counter)
+                return
         previous = {method: self._previous(source, method, measurements) for method in measurements}
         for method, record in self.methods.items():
             if record.source == source and method not in measurements:
@@ -102,14 +109,30 @@ class SignalRecord:
             from_zero = is_new or record.start_time is not None
             self._count_increase(record.samples, previous[best], now, from_zero=from_zero)
 
+    def _continue(
+        self, method: str, source: str, measurement: Measurement, now: float, *, is_counter: bool
+    ) -> None:
+        """Store the next values of the only method."""
+        before, samples = self.methods[method], measurement.samples
+        self.methods[method] = MethodRecord(
+            source,
+            now,
+            samples,
+            {**before.last, **samples} if is_counter else samples,
+            measurement.note,
+            measurement.start_time,
+        )
+        if is_counter:
+            self._count_increase(samples, before, now, from_zero=False)
+
     def withdraw(self, source: str, missing: Missing | None) -> None:
         """Mark the measurements of a source that no longer reports the signal."""
         if missing is None and source in self.missing:
             del self.missing[source]
-            self.state = None
+            self.state_expires = -inf
         for record in self.methods.values():
             if record.source == source and record.current:
-                record.current, self.state = False, None
+                record.current, self.state_expires = False, -inf
 
     def _previous(
         self, source: str, method: str, measurements: Mapping[str, Measurement]
@@ -141,6 +164,7 @@ class SignalRecord:
         Without a record, add the value itself if it counts ``from_zero``, otherwise nothing.
         """
         countable = before.at >= self.counted_at if before else from_zero
+        changed: dict[Labels, Value] = {}
         for labels, value in samples.items():
             previous = before.last.get(labels) if before else None
             served = self.served.get(labels)
@@ -148,11 +172,16 @@ class SignalRecord:
                 self.history.clear()
             elif type(served) is type(value) and previous == value:
                 continue  # most models are idle
-            added = increase_since(previous, value) if countable else zero_of(value)
-            self.served[labels] = add_values(served, added)
+            changed[labels] = (
+                continued(served, previous, value)
+                if countable
+                else add_values(served, zero_of(value))
+            )
+        if changed:
+            self.served = {**self.served, **changed}
         self.counted_at = now
         if not self.history or now - self.history[-1][0] >= HISTORY_STEP:
-            self.history.append((now, dict(self.served)))
+            self.history.append((now, self.served))
 
 
 def merged_record(record: SignalRecord | None, other: SignalRecord) -> SignalRecord:

@@ -26,10 +26,11 @@ backwards.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 from math import inf
+from operator import attrgetter, is_
 
 from exporter.methods import METHODS
 from exporter.samples import Measurement, Missing, Model, ModelInfo, Snapshot, SourceError
@@ -54,6 +55,21 @@ STEP_SIZE = 100
 """Signals updated in one step, which takes about a millisecond."""
 FORGET_SIZE = 25
 """Models whose records are checked in one step."""
+
+
+_EXPIRY = attrgetter("state_expires")
+
+
+@dataclass(frozen=True, slots=True)
+class _Report:
+    """The signals of a model in the last snapshot of a source, measured and missing.
+
+    ``unavailable`` are the records of the missing ones.
+    """
+
+    measured: frozenset[str]
+    missing: Sequence[Missing]
+    unavailable: Sequence[SignalRecord]
 
 
 class Store:
@@ -85,6 +101,7 @@ class Store:
         """Held while a snapshot is stored in steps."""
         self._records: dict[Model, dict[str, SignalRecord]] = {}  # signals in catalogue order
         self._states: dict[Model, tuple[float, tuple[SignalState, ...]]] = {}
+        self._reports: dict[Model, dict[str, _Report]] = {}
         self._models: dict[Model, float] = {}
         self._excluded: dict[str, Mapping[Model, str]] = {}
         self._joined: dict[str, Mapping[Model, Model]] = {}
@@ -225,39 +242,53 @@ class Store:
         model: Model,
         source: str,
         measurements: Iterable[Measurement],
-        missing: Iterable[Missing],
+        missing: Sequence[Missing],
         now: float,
         *,
         new_model: bool,
     ) -> None:
         """Store a snapshot's items of one model, and withdraw signals that it lacks."""
         records = self._records.setdefault(model, {})
-        count_before = len(records)
         measured = by_signal(measurements)
-        unavailable = {item.signal: item for item in missing}
         for signal, by_method in measured.items():
-            record = records.setdefault(signal, SignalRecord())
+            record = records.get(signal) or records.setdefault(signal, SignalRecord())
             record.update(
                 signal, source, by_method, now, stale_after=self._stale_after, new_model=new_model
             )
-        for signal, item in unavailable.items():
-            if signal not in measured:
-                record = records.get(signal) or records.setdefault(signal, SignalRecord())
-                before = record.missing.get(source)
-                if before is not item and before != item:
-                    record.missing[source], record.state = item, None
-        if len(records) > count_before:
-            records = self._records[model] = in_catalogue_order(records)
-        for signal, record in records.items():
-            reason = unavailable.get(signal)
-            if signal in measured or reason:
+        reports = self._reports.setdefault(model, {})
+        report = reports.get(source)
+        if report and report.missing == missing and report.measured == measured.keys():
+            for record in report.unavailable:
                 record.reported_at = now
-            if signal in measured:
-                record.state = None
-            elif not (reason and reason.unread):
-                record.withdraw(source, reason)
+        else:
+            reports[source] = self._withdraw_others(model, source, measured, missing, now)
         # Computed here, in steps, so that a view only collects the states.
         self._compute_states(model, now)
+
+    def _withdraw_others(
+        self,
+        model: Model,
+        source: str,
+        measured: Collection[str],
+        missing: Sequence[Missing],
+        now: float,
+    ) -> _Report:
+        """Store the missing signals of a model, and withdraw all that a source has not measured."""
+        records = self._records[model]
+        unavailable = {item.signal: item for item in missing if item.signal not in measured}
+        for signal, item in unavailable.items():
+            record = records.get(signal) or records.setdefault(signal, SignalRecord())
+            record.reported_at = now
+            if record.missing.get(source) != item:
+                record.missing[source], record.state_expires = item, -inf
+        for signal, record in records.items():
+            reason = unavailable.get(signal)
+            if signal not in measured and not (reason and reason.unread):
+                record.withdraw(source, reason)
+        self._records[model] = in_catalogue_order(records)
+        return _Report(
+            frozenset(measured), missing, tuple(map(self._records[model].__getitem__, unavailable))
+        )
 
     def _join_versions(self, snapshot: Snapshot, reported: Collection[Model]) -> Snapshot:
         """Give models without a version their only version, in the snapshot and in the store.
@@ -270,12 +301,11 @@ class Store:
             self._models[versioned] = max(self._models.pop(bare), self._models.get(versioned, -inf))
             for source, (at, earlier) in self._snapshots.items():
                 self._snapshots[source] = at, with_versions(earlier, {bare: versioned})
-            self._states.pop(bare, None)
-            self._states.pop(versioned, None)
+            self._forget_states(bare, versioned)
             records = self._records.get(versioned, {})
             for signal, other in self._records.pop(bare, {}).items():
                 records[signal] = record = merged_record(records.get(signal), other)
-                record.state = None
+                record.state, record.state_expires = None, -inf
             self._records[versioned] = in_catalogue_order(records)
         joined = only_versions((*reported, *snapshot.waiting_streams), known)
         previous = self._joined.get(snapshot.source, {})
@@ -290,14 +320,14 @@ class Store:
         Their sum falls, which is no counter reset, and includes both parts.
         """
         for model in split.values():
-            self._states.pop(model, None)
+            self._forget_states(model)
             for record in self._records.get(model, {}).values():
                 record.methods = {
                     method: last
                     for method, last in record.methods.items()
                     if last.source != snapshot.source
                 }
-                record.state = None
+                record.state, record.state_expires = None, -inf
         return without_start_times(snapshot, {*split, *split.values()})
 
     def _snapshot_models(self, snapshot: Snapshot) -> frozenset[Model]:
@@ -305,14 +335,17 @@ class Store:
         found = {*map(model_of, snapshot.models), *map(model_of, snapshot.measurements)}
         return frozenset(found) | self._joined.get(snapshot.source, {}).keys()
 
-    def _drop(self, models: Container[Model]) -> None:
-        self._models = {model: at for model, at in self._models.items() if model not in models}
-        self._records = {
-            model: records for model, records in self._records.items() if model not in models
-        }
-        self._states = {
-            model: states for model, states in self._states.items() if model not in models
-        }
+    def _drop(self, models: Iterable[Model]) -> None:
+        for model in models:
+            self._models.pop(model, None)
+            self._records.pop(model, None)
+        self._forget_states(*models)
+
+    def _forget_states(self, *models: Model) -> None:
+        """Drop what is derived from the records of models."""
+        for model in models:
+            self._states.pop(model, None)
+            self._reports.pop(model, None)
 
     def _forget(self, now: float) -> Iterator[None]:
         """Drop what no source has reported for long, unless a source is down and may return."""
@@ -327,63 +360,42 @@ class Store:
             for signal in expired:
                 del records[signal]
             if expired:
-                self._states.pop(model, None)
+                self._forget_states(model)
             if not records or model not in self._models:
                 del self._records[model]
-                self._states.pop(model, None)
+                self._forget_states(model)
 
     # Views
 
     def _compute_states(self, model: Model, now: float) -> tuple[SignalState, ...]:
-        """Return a model's states, and cache them until the first one expires."""
+        """Return a model's states, and cache them until the first one expires.
+
+        The tuple is the same until one of them changes.
+        """
         records = self._records[model]
-        states = tuple(
-            self._cached_state(model, signal, record, now) for signal, record in records.items()
-        )
-        expires = min((record.state_expires for record in records.values()), default=inf)
-        self._states[model] = expires, states
+        for signal, record in records.items():
+            if now > record.state_expires:
+                self._update_state(model, signal, record, now)
+        states = tuple([record.state for record in records.values() if record.state])
+        _, before = self._states.get(model, (-inf, ()))
+        if len(before) == len(states) and all(map(is_, before, states)):
+            states = before
+        self._states[model] = min(map(_EXPIRY, records.values()), default=inf), states
         return states
 
-    def _cached_state(
-        self, model: Model, signal: str, record: SignalRecord, now: float
-    ) -> SignalState:
-        """Return the state without the last minute, computed after a snapshot or on expiry."""
-        if record.state is None or now > record.state_expires:
-            record.state = self._signal_state(model, signal, record, now)
-            if record.state.method:
-                record.state_expires = record.methods[record.state.method].at + self._stale_after
-            else:
-                stale = any(last.current for last in record.methods.values())
-                record.state_expires = -inf if stale else inf
-        return record.state
-
-    def _signal_state(
-        self, model: Model, name: str, record: SignalRecord, now: float
-    ) -> SignalState:
+    def _update_state(self, model: Model, signal: str, record: SignalRecord, now: float) -> None:
+        """Compute a state without the last minute, after a snapshot or on expiry."""
         best = record.best_method(now, self._stale_after)
-        if not best:
-            note, fix, reason = why_unavailable(record, now, self._sources, tapped=self._tapped)
-            stale = any(last.current for last in record.methods.values())
-            return SignalState(
-                name,
-                *model,
-                "",
-                "unavailable",
-                {},
-                note=note,
-                fix=fix,
-                reason=reason,
-                stale=stale,
-            )
-        last, method, signal = record.methods[best], METHODS[best], SIGNALS[name]
-        return SignalState(
-            name,
-            *model,
-            best,
-            method.quality,
-            last.samples if signal.kind == "gauge" else dict(record.served),
-            note="; ".join(filter(None, (method.note, last.note))),
+        if best:
+            record.state = _measured_state(model, signal, record, best)
+            record.state_expires = record.methods[best].at + self._stale_after
+            return
+        note, fix, reason = why_unavailable(record, now, self._sources, tapped=self._tapped)
+        stale = any(last.current for last in record.methods.values())
+        record.state = SignalState(
+            signal, *model, "", "unavailable", {}, note=note, fix=fix, reason=reason, stale=stale
         )
+        record.state_expires = -inf if stale else inf
 
     def _source_states(self, now: float) -> Iterator[SourceState]:
         for name, source in sorted(self._sources.items()):
@@ -398,3 +410,14 @@ class Store:
         for _, (at, snapshot) in sorted(self._snapshots.items()):
             if now - at <= self._stale_after:
                 yield at, snapshot
+
+
+def _measured_state(model: Model, name: str, record: SignalRecord, best: str) -> SignalState:
+    """Return the state by the best method: the same object as before if nothing has changed."""
+    last, method = record.methods[best], METHODS[best]
+    samples = last.samples if SIGNALS[name].kind == "gauge" else record.served
+    note = f"{method.note}; {last.note}" if method.note and last.note else method.note or last.note
+    before = record.state
+    if before and before.method == best and before.note == note and before.samples == samples:
+        return before
+    return SignalState(name, *model, best, method.quality, samples, note=note)
