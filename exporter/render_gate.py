@@ -60,8 +60,8 @@ class RenderGate:
     def paced(self, items: Iterable[T]) -> Iterator[T]:
         """Yield items, each while the gate is open; blocks, so do not use it on the event loop."""
         for item in items:
-            seconds = self.closed_for()
-            if seconds:
+            # Read without the clock first: the gate is open between renderings.
+            if self._closed_until and (seconds := self.closed_for()):
                 self._idle.wait(seconds)
             yield item
 

@@ -30,7 +30,7 @@ def exposition(values: list[str], *, more: str = "") -> bytes:
 
 
 def samples(families: dict[str, ParsedFamily]) -> str:
-    return repr({name: (one.type, one.help, one.samples) for name, one in families.items()})
+    return repr({name: (one.type, one.help, list(one.samples)) for name, one in families.items()})
 
 
 def outcome(parse: object, body: bytes) -> str:

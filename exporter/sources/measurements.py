@@ -20,4 +20,6 @@ def of_models(
 ) -> Iterator[Measurement]:
     """Yield the measurements of the models that have a value."""
     for model in models:
-        yield from of_model(signal, model, method, values.get(model))
+        value = values.get(model)
+        if value is not None:
+            yield Measurement(signal, *model, method, {UNLABELLED: value})

@@ -76,15 +76,21 @@ def refuse(signals: Iterable[str], model: Model, reason: str, fix: str) -> Itera
     return (Missing(signal, *model, reason, fix) for signal in signals)
 
 
+def _none_known(_: Model, __: frozenset[str]) -> None:
+    return None
+
+
 def with_missing_signals(
     found: Iterable[Measurement | Missing],
     models: Iterable[Model],
     why: Callable[[Model, str], Missing | None],
+    known: Callable[[Model, frozenset[str]], Iterable[Missing] | None] = _none_known,
 ) -> tuple[tuple[Measurement, ...], tuple[Missing, ...]]:
     """Separate measurements from unavailable signals, and add those that have no entry yet.
 
     For every signal of every model without a measurement, the first reason in ``found`` counts;
-    otherwise ``why`` returns it, or None to leave the signal out.
+    otherwise ``why`` returns it, or None to leave the signal out.  Of models without a reason in
+    ``found``, ``known`` may return all that is missing beside the measured signals.
     """
     measurements: list[Measurement] = []
     given: dict[Model, set[str]] = {}
@@ -98,7 +104,10 @@ def with_missing_signals(
             refused.setdefault(model, {}).setdefault(item.signal, item)
     missing: list[Missing] = []
     for model in models:
-        measured, reasons = given.get(model, ()), refused.get(model, {})
+        measured, reasons = frozenset(given.get(model, ())), refused.get(model, {})
+        if not reasons and (entries := known(model, measured)) is not None:
+            missing.extend(entries)
+            continue
         missing.extend(
             entry
             for signal in MAIN_SIGNALS

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import replace
+from itertools import groupby
+from operator import attrgetter
 from typing import TypeVar
 
 from exporter.samples import Measurement, Missing, Model, ModelInfo, Snapshot
@@ -12,9 +14,8 @@ from exporter.samples import Measurement, Missing, Model, ModelInfo, Snapshot
 Item = TypeVar("Item", Measurement, Missing, ModelInfo)
 
 
-def model_of(item: Measurement | Missing | ModelInfo) -> Model:
-    """Return the name and version of an item's model."""
-    return (item.model, item.version)
+model_of: Callable[[Measurement | Missing | ModelInfo], Model] = attrgetter("model", "version")
+"""Returns the name and version of an item's model."""
 
 
 def reported_models(snapshot: Snapshot) -> dict[Model, None]:
@@ -35,12 +36,11 @@ def items_by_model(snapshot: Snapshot) -> ModelItems:
         if items is None:
             items = found[model] = ([], [])
         items[0].append(measurement)
-    for missing in snapshot.missing:
-        model = missing.model, missing.version
+    for model, missing in groupby(snapshot.missing, model_of):  # mostly in runs of one model
         items = found.get(model)
         if items is None:
             items = found[model] = ([], [])
-        items[1].append(missing)
+        items[1].extend(missing)
     return found
 
 

@@ -112,11 +112,17 @@ class FamiliesByModel:
         found: dict[Model, dict[str, float]] = {}
         for (model, value), parts in indices.items():
             sums = found.setdefault(model, {})
+            group = (name, suffix, category, model, value)
+            if len(parts) == 1 and not self.parts.continues(group):
+                number = values[parts[0][1]]
+                if 0 <= number < VALUE_LIMIT:
+                    sums[value] = number
+                continue
             numbers = {part: (values[index],) for part, index in parts}
             if not all(0 <= number < VALUE_LIMIT for (number,) in numbers.values()):
                 continue
             if counter:
-                [sums[value]] = self.parts.total((name, suffix, category, model, value), numbers)
+                [sums[value]] = self.parts.total(group, numbers)
             else:
                 sums[value] = sum(number for (number,) in numbers.values())
         return found
@@ -161,20 +167,28 @@ class FamiliesByModel:
         indices = self._cached(name, "histograms", self._find_histograms)
         found = {}
         for model, histograms in indices.items():
-            parts = {one.part: (*one.buckets(values), values[one.total]) for one in histograms}
-            if all(map(_is_histogram, parts.values())):
-                boundaries = histograms[0].boundaries
-                *counts, total = self.parts.total((name, model, boundaries), parts)
-                if per_second != 1.0:
-                    boundaries = tuple(boundary / per_second for boundary in boundaries)
-                found[model] = Distribution(boundaries, tuple(counts), total / per_second)
+            read = [(one.buckets(values), values[one.total]) for one in histograms]
+            if not all(_is_histogram(counts, total) for counts, total in read):
+                continue
+            boundaries = histograms[0].boundaries
+            group = (name, model, boundaries)
+            counts, total = read[0]
+            if len(read) > 1 or self.parts.continues(group):
+                of_parts = {
+                    one.part: (*counts, total)
+                    for one, (counts, total) in zip(histograms, read, strict=True)
+                }
+                *sums, total = self.parts.total(group, of_parts)
+                counts = tuple(sums)
+            if per_second != 1.0:
+                boundaries = tuple(boundary / per_second for boundary in boundaries)
+            found[model] = Distribution(boundaries, counts, total / per_second)
         return found
 
     def _values_of(self, name: str) -> list[float]:
         values = self._values.get(name)
         if values is None:
-            values = [value for _, _, value in self.families[name].samples]
-            self._values[name] = values
+            values = self._values[name] = self.families[name].values()
         return values
 
     def _cached(self, name: str, key: object, find: Callable[[ParsedFamily], T]) -> T:
@@ -256,12 +270,11 @@ def _getter(indices: list[int]) -> Callable[[list[float]], Values]:
     return cast(Callable[[list[float]], Values], itemgetter(*indices))
 
 
-def _is_histogram(values: Values) -> bool:
-    """Return whether buckets are cumulative, and total and sum are usable."""
-    *counts, total = values
+def _is_histogram(counts: Values, total: float) -> bool:
+    """Return whether buckets are cumulative, and count and sum are usable."""
     return (
         counts[0] >= 0
-        and all(map(le, counts, [*counts[1:], inf]))
+        and all(map(le, counts, counts[1:]))
         and _usable(counts[-1])
         and _usable(total)
     )

@@ -29,6 +29,10 @@ class CounterParts:
         self._groups: dict[Hashable, _Group] = {}
         self._derived: dict[Hashable, tuple[Values, Values]] = {}
 
+    def continues(self, group: Hashable) -> bool:
+        """Return whether a group has had several parts; otherwise its sum is its only part."""
+        return group in self._groups
+
     def total(self, group: Hashable, parts: Mapping[P, Values]) -> Values:
         """Return the sum of a group's parts, each continued over its resets.
 

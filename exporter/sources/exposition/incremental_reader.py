@@ -1,21 +1,26 @@
 """Read successive expositions of one server: parse only values while the series stay the same.
 
 Between two scrapes of a server the values change, but names and labels rarely do.  So the reader
-keeps a digest of all lines without their values.  If it is unchanged, only the values are parsed;
-otherwise the whole body is.  The work is cut into chunks of 128 KiB, so that the thread does not
+keeps all lines without their values.  If they are unchanged, only the values are parsed; otherwise
+the whole body is.  The work is cut into chunks of 128 KiB, so that the thread does not
 hold the interpreter lock for long.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from itertools import compress
 
 from exporter.render_gate import RENDER_GATE
-from exporter.sources.exposition.text_parser import ParsedFamily, Sample, check_lines, read
+from exporter.sources.exposition.text_parser import (
+    ParsedFamily,
+    RevaluedSamples,
+    Sample,
+    check_lines,
+    read,
+)
 
 CHUNK_SIZE = 128 * 1024
 _BLANKS = b" \t\r"
@@ -30,12 +35,12 @@ _LAST_WORD = re.compile(rb" ([^ \n]*)\n")
 class _Layout:
     """An exposition without its values.
 
-    ``digest`` is that of the lines without their last word.  ``comments`` holds (index, last word)
+    ``heads`` are the lines without their last words.  ``comments`` holds (index, last word)
     of every comment; ``chosen`` marks the last words of wanted samples, and ``families`` holds
     their indices among the chosen ones.
     """
 
-    digest: bytes
+    heads: bytes
     comments: tuple[tuple[int, bytes], ...]
     chosen: bytes
     families: tuple[tuple[ParsedFamily, tuple[int, ...]], ...]
@@ -55,8 +60,8 @@ class ExpositionReader:
         share their ``cache`` with the last call if no name and no label has changed.
         """
         check_lines(body)
-        digest, last_words = _digest_and_values(body)
-        if self._layout and digest == self._layout.digest:
+        heads, last_words = _heads_and_values(body)
+        if self._layout and heads == self._layout.heads:
             families = _with_values(self._layout, last_words)
             if families is not None:
                 return families
@@ -66,18 +71,19 @@ class ExpositionReader:
             kept = _drop_duplicates(family)
             if indices and kept:
                 indices[name] = [indices[name][index] for index in kept]
-        self._layout = _layout(body, digest, last_words, families, indices) if indices else None
+        self._layout = _layout(body, heads, last_words, families, indices) if indices else None
         return families
 
 
-def _digest_and_values(body: bytes) -> tuple[bytes, list[bytes]]:
-    """Return the digest of all lines without their last words, and the last words."""
-    digest = blake2b(digest_size=16)
+def _heads_and_values(body: bytes) -> tuple[bytes, list[bytes]]:
+    """Return all lines without their last words, and the last words."""
+    heads: list[bytes] = []
     last_words: list[bytes] = []
     for chunk in RENDER_GATE.paced(_chunks(body)):
-        digest.update(_LAST_WORD.sub(b" \n", chunk))
-        last_words += _LAST_WORD.findall(chunk)
-    return digest.digest(), last_words
+        parts = _LAST_WORD.split(chunk)
+        last_words += parts[1::2]
+        heads.append(b" \n".join(parts[::2]))
+    return b"".join(heads), last_words
 
 
 def _chunks(body: bytes) -> Iterator[bytes]:
@@ -108,10 +114,7 @@ def _with_values(layout: _Layout, last_words: list[bytes]) -> dict[str, ParsedFa
             family.name,
             family.type,
             family.help,
-            [
-                (name, labels, values[index])
-                for (name, labels, _), index in zip(family.samples, indices, strict=True)
-            ],
+            RevaluedSamples(family.samples, list(map(values.__getitem__, indices))),
             family.duplicate,
             family.cache,
         )
@@ -144,7 +147,7 @@ def _indices(
 
 def _layout(
     body: bytes,
-    digest: bytes,
+    heads: bytes,
     last_words: list[bytes],
     families: dict[str, ParsedFamily],
     indices: dict[str, list[int]],
@@ -159,7 +162,7 @@ def _layout(
         chosen[position] = 1
     index = {position: index for index, position in enumerate(compress(range(len(chosen)), chosen))}
     return _Layout(
-        digest,
+        heads,
         tuple(comments),
         bytes(chosen),
         tuple(
@@ -169,7 +172,7 @@ def _layout(
     )
 
 
-def _matches(samples: list[Sample], last_words: list[bytes]) -> bool:
+def _matches(samples: Sequence[Sample], last_words: list[bytes]) -> bool:
     """Return whether the last words are the values of all samples."""
     try:
         values = list(map(float, last_words))
@@ -189,5 +192,5 @@ def _drop_duplicates(family: ParsedFamily) -> list[int]:
     if not family.duplicate:
         return []
     kept = list(series.values())
-    family.samples[:] = [family.samples[index] for index in kept]
+    family.samples = [family.samples[index] for index in kept]
     return kept

@@ -31,9 +31,10 @@ Not detected
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Container, Mapping
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any, cast
 
 Sample = tuple[str, Mapping[str, str], float]
 
@@ -75,6 +76,27 @@ class ExpositionError(ValueError):
         super().__init__(f"line {line}: {message}")
 
 
+@dataclass(frozen=True, slots=True)
+class RevaluedSamples(Sequence[Sample]):
+    """The samples of known ``series`` with new ``values``; each is made when it is read."""
+
+    series: Sequence[Sample]
+    values: list[float]
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return list(self)[index]
+        name, labels, _ = self.series[index]
+        return name, labels, self.values[index]
+
+    def __iter__(self) -> Iterator[Sample]:
+        for (name, labels, _), value in zip(self.series, self.values, strict=True):
+            yield name, labels, value
+
+
 @dataclass(slots=True)
 class ParsedFamily:
     """A metric family; ``type`` is counter, gauge, histogram, summary or untyped.
@@ -88,9 +110,19 @@ class ParsedFamily:
     name: str
     type: str = "untyped"
     help: str = ""
-    samples: list[Sample] = field(default_factory=list)
+    samples: Sequence[Sample] = field(default_factory=list)
     duplicate: str = ""
     cache: dict[object, object] = field(default_factory=dict, compare=False, repr=False)
+
+    def parsed(self) -> list[Sample]:
+        """Return the samples while they are parsed."""
+        return cast(list[Sample], self.samples)
+
+    def values(self) -> list[float]:
+        """Return the values of the samples."""
+        if isinstance(self.samples, RevaluedSamples):
+            return self.samples.values
+        return [value for _, _, value in self.samples]
 
     def sample_names(self) -> list[str]:
         """Return the names that samples of this family have."""
@@ -232,7 +264,7 @@ def _read_plain_samples(lines: str, family: ParsedFamily) -> bool:
     """Read lines that all are plain samples of the family; return False, with no effect, if not."""
     names = {name: name for name in family.sample_names()}
     try:
-        family.samples += [
+        found = [
             # float() alone would accept 1_000.
             (names[name], _known_labels[block], float(value.replace("_", "?")))
             for line in lines.split("\n")
@@ -241,6 +273,7 @@ def _read_plain_samples(lines: str, family: ParsedFamily) -> bool:
         ]
     except (KeyError, ValueError):
         return False
+    family.parsed().extend(found)
     return True
 
 
@@ -257,7 +290,7 @@ def _read_line(
                 expected = " or ".join(families[name].sample_names())
                 raise _Malformed(line, f"{expected}, as {name} is a {families[name].type}")
             owners[name] = _family(name, families)
-        owners[name].samples.append((name, labels, value))
+        owners[name].parsed().append((name, labels, value))
 
 
 def _read_sample(line: str) -> Sample:

@@ -62,7 +62,13 @@ def interpret(
         unread = _unread(signal, info, selection, scrape)
         return unavailable_signals.missing(signal, info, steps[info.model], unread)
 
-    return with_missing_signals(found, RENDER_GATE.paced(infos), why)
+    def known(model: Model, measured: frozenset[str]) -> Sequence[Missing] | None:
+        info = infos[model]
+        if scrape.metrics is None or kind_of(info) == "unknown" or model not in loaded:
+            return None
+        return unavailable_signals.all_missing(info, tuple(steps[info.model]), measured)
+
+    return with_missing_signals(found, RENDER_GATE.paced(infos), why, known)
 
 
 def _interpreted(

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from exporter.samples import Missing, ModelInfo
+from exporter.sources.http_source import MAX_MODELS
 from exporter.sources.model_kind import Kind, kind_of
 from exporter.sources.triton.trtllm_backend import GAUGES
 from exporter.sources.unavailable import (
@@ -16,6 +17,7 @@ from exporter.sources.unavailable import (
     TAP_SIGNALS,
     Unavailable,
 )
+from slos.signals import MAIN_SIGNALS
 
 TRACE = (
     "let Triton send its traces: give the sidecar --otlp-traces 127.0.0.1:4318, and start Triton "
@@ -218,6 +220,14 @@ def missing(
         return unread.missing(signal, (info.model, info.version))
     fix = f"{STEPS}: {', '.join(steps)}" if entry.fix == STEPS and steps else entry.fix
     return _missing(signal, info.model, info.version, entry.reason, fix)
+
+
+@lru_cache(maxsize=2 * MAX_MODELS)
+def all_missing(
+    info: ModelInfo, steps: tuple[str, ...], measured: frozenset[str]
+) -> tuple[Missing, ...]:
+    """Return the entries of all signals but the measured ones, if every part could be read."""
+    return tuple(missing(signal, info, steps) for signal in MAIN_SIGNALS if signal not in measured)
 
 
 @lru_cache(maxsize=65_536)
