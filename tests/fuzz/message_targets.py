@@ -104,7 +104,7 @@ def _server(data: bytes) -> None:
 
 def _triton(data: bytes) -> None:
     document = _json_of(data)
-    for tally in statistics_api.tallies(document, {}).values():
+    for tally in statistics_api.tallies(statistics_api.parse(document), {}).values():
         assert all(number >= 0 for number in (tally.ok, *tally.failures.values()))
     configs = {"": model_repository.config(document) or model_repository.ModelConfig("", False)}
     assert len(model_repository.steps_of(configs, "")) <= len(data)

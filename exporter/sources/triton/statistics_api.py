@@ -6,15 +6,33 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
 
 from exporter.samples import Model
 from exporter.sources.triton.request_metrics import Tally
 
 
-def tallies(document: object, names: Mapping[str, str]) -> dict[Model, Tally]:
-    """Parse the response; entries without usable counts are skipped.
+def parse(document: object) -> list[tuple[Model, Tally]]:
+    """Parse the response, with the names of the API; entries without usable counts are skipped."""
+    found = []
+    for entry in _entries(document):
+        name, version = entry.get("name"), entry.get("version")
+        if not isinstance(name, str) or not isinstance(version, str):
+            continue
+        ok, ok_ns = _stat(entry, "success")
+        fail, _ = _stat(entry, "fail")
+        _, queue_ns = _stat(entry, "queue")
+        if ok is not None and fail is not None:
+            tally = Tally(ok, {"": fail}, _seconds(ok_ns), _seconds(queue_ns))
+            found.append(((name, version), tally))
+    return found
+
+
+def tallies(
+    parsed: Sequence[tuple[Model, Tally]], names: Mapping[str, str]
+) -> dict[Model, Tally]:
+    """Return the tallies by model.
 
     ``names`` maps names in the metrics to names in the API, which has no namespaces: a name that
     two models share is skipped.
@@ -22,19 +40,11 @@ def tallies(document: object, names: Mapping[str, str]) -> dict[Model, Tally]:
     called = _unique(names)
     found: dict[Model, Tally] = {}
     repeated: set[Model] = set()
-    for entry in _entries(document):
-        name, version = entry.get("name"), entry.get("version")
-        if not isinstance(name, str) or not isinstance(version, str):
-            continue
+    for (name, version), tally in parsed:
         model = (called.get(name, name), version)
-        ok, ok_ns = _stat(entry, "success")
-        fail, _ = _stat(entry, "fail")
-        _, queue_ns = _stat(entry, "queue")
-        if ok is None or fail is None:
-            continue
         if model in found:
             repeated.add(model)
-        found[model] = Tally(ok, {"": fail}, _seconds(ok_ns), _seconds(queue_ns))
+        found[model] = tally
     return {model: tally for model, tally in found.items() if model not in repeated}
 
 

@@ -36,6 +36,7 @@ from exporter.sources.triton import (
 from exporter.sources.triton.interpretation import TritonScrape, interpret
 from exporter.sources.triton.model_repository import ModelConfig, RepositoryEntry
 from exporter.sources.triton.model_selection import MAX_SHOWN, ModelSelection
+from exporter.sources.triton.request_metrics import Tally
 from exporter.sources.vllm import vllm_metrics
 from promql.http_client import FetchLimits, HttpResponse, public
 
@@ -166,14 +167,17 @@ class TritonSource(HttpSource):
             parts=parts,
         )
 
-    async def _read_api(self, parts: Parts, now: float) -> tuple[bool | None, object]:
+    async def _read_api(
+        self, parts: Parts, now: float
+    ) -> tuple[bool | None, Sequence[tuple[Model, Tally]]]:
         if not self.url:
-            return None, None
-        ready, index, statistics = await asyncio.gather(
+            return None, ()
+        ready, index, document = await asyncio.gather(
             attempt(parts, "health", self._read_ready()),
             attempt(parts, "repository", self._read_index()),
             attempt(parts, "statistics", self.get_json("/v2/models/stats")),
         )
+        statistics = statistics_api.parse(document)
         if index is not None:
             self._index = index
             await attempt(parts, "configurations", self._read_configs(index, statistics, now))
@@ -191,7 +195,10 @@ class TritonSource(HttpSource):
         return model_repository.index(document)
 
     async def _read_configs(
-        self, index: Sequence[RepositoryEntry], statistics: object, now: float
+        self,
+        index: Sequence[RepositoryEntry],
+        statistics: Sequence[tuple[Model, Tally]],
+        now: float,
     ) -> None:
         """Read the configurations that are new, old, or of a model that was reloaded."""
         versions: dict[str, frozenset[str]] = {}
