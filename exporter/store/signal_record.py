@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
 from exporter.methods import METHODS
-from exporter.samples import Distribution, Labels, Measurement, Missing, Value, zero_of
+from exporter.samples import Distribution, Labels, Measurement, Missing, Model, Value, zero_of
 from exporter.store.increase import add_values, continued
 from exporter.store.last_minute import SPAN
 from exporter.store.view import SignalState
@@ -182,6 +182,29 @@ class SignalRecord:
         self.counted_at = now
         if not self.history or now - self.history[-1][0] >= HISTORY_STEP:
             self.history.append((now, self.served))
+
+
+@dataclass(frozen=True, slots=True)
+class ModelReport:
+    """The signals of a model in the last snapshot of a source, measured and missing.
+
+    ``unavailable`` are the records of the missing ones.
+    """
+
+    measured: frozenset[str]
+    missing: Sequence[Missing]
+    unavailable: Sequence[SignalRecord]
+
+
+def measured_state(model: Model, name: str, record: SignalRecord, best: str) -> SignalState:
+    """Return the state by the best method: the same object as before if nothing has changed."""
+    last, method = record.methods[best], METHODS[best]
+    samples = last.samples if SIGNALS[name].kind == "gauge" else record.served
+    note = f"{method.note}; {last.note}" if method.note and last.note else method.note or last.note
+    before = record.state
+    if before and before.method == best and before.note == note and before.samples == samples:
+        return before
+    return SignalState(name, *model, best, method.quality, samples, note=note)
 
 
 def merged_record(record: SignalRecord | None, other: SignalRecord) -> SignalRecord:

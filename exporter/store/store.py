@@ -27,12 +27,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from math import inf
 from operator import attrgetter, is_
 
-from exporter.methods import METHODS
 from exporter.samples import Measurement, Missing, Model, ModelInfo, Snapshot, SourceError
 from exporter.store import last_minute
 from exporter.store.model_infos import model_infos
@@ -45,31 +44,22 @@ from exporter.store.model_versions import (
     with_versions,
     without_start_times,
 )
-from exporter.store.signal_record import SignalRecord, by_signal, in_catalogue_order, merged_record
+from exporter.store.signal_record import (
+    ModelReport,
+    SignalRecord,
+    by_signal,
+    in_catalogue_order,
+    measured_state,
+    merged_record,
+)
 from exporter.store.source_health import SourceHealth
 from exporter.store.unavailability import why_unavailable
 from exporter.store.view import SignalState, SourceState, View, WaitingStreams
-from slos.signals import SIGNALS
 
 STEP_SIZE = 100
 """Signals updated in one step, which takes about a millisecond."""
 FORGET_SIZE = 25
 """Models whose records are checked in one step."""
-
-
-_EXPIRY = attrgetter("state_expires")
-
-
-@dataclass(frozen=True, slots=True)
-class _Report:
-    """The signals of a model in the last snapshot of a source, measured and missing.
-
-    ``unavailable`` are the records of the missing ones.
-    """
-
-    measured: frozenset[str]
-    missing: Sequence[Missing]
-    unavailable: Sequence[SignalRecord]
 
 
 class Store:
@@ -101,7 +91,7 @@ class Store:
         """Held while a snapshot is stored in steps."""
         self._records: dict[Model, dict[str, SignalRecord]] = {}  # signals in catalogue order
         self._states: dict[Model, tuple[float, tuple[SignalState, ...]]] = {}
-        self._reports: dict[Model, dict[str, _Report]] = {}
+        self._reports: dict[Model, dict[str, ModelReport]] = {}
         self._models: dict[Model, float] = {}
         self._excluded: dict[str, Mapping[Model, str]] = {}
         self._joined: dict[str, Mapping[Model, Model]] = {}
@@ -185,8 +175,8 @@ class Store:
         return lambda: replace(
             view,
             signals=tuple(
-                last_minute.with_summary(state, history, counted_at)
-                for state, (counted_at, history) in zip(view.signals, histories, strict=True)
+                last_minute.with_summary(state, history, at)
+                for state, (at, history) in zip(view.signals, histories, strict=True)
             ),
         )
 
@@ -272,7 +262,7 @@ class Store:
         measured: Collection[str],
         missing: Sequence[Missing],
         now: float,
-    ) -> _Report:
+    ) -> ModelReport:
         """Store the missing signals of a model, and withdraw all that a source has not measured."""
         records = self._records[model]
         unavailable = {item.signal: item for item in missing if item.signal not in measured}
@@ -286,9 +276,8 @@ class Store:
             if signal not in measured and not (reason and reason.unread):
                 record.withdraw(source, reason)
         self._records[model] = in_catalogue_order(records)
-        return _Report(
-            frozenset(measured), missing, tuple(map(self._records[model].__getitem__, unavailable))
-        )
+        found = tuple(map(records.__getitem__, unavailable))
+        return ModelReport(frozenset(measured), missing, found)
 
     def _join_versions(self, snapshot: Snapshot, reported: Collection[Model]) -> Snapshot:
         """Give models without a version their only version, in the snapshot and in the store.
@@ -342,7 +331,6 @@ class Store:
         self._forget_states(*models)
 
     def _forget_states(self, *models: Model) -> None:
-        """Drop what is derived from the records of models."""
         for model in models:
             self._states.pop(model, None)
             self._reports.pop(model, None)
@@ -359,19 +347,15 @@ class Store:
             expired = [one for one, record in records.items() if record.reported_at <= horizon]
             for signal in expired:
                 del records[signal]
-            if expired:
-                self._forget_states(model)
             if not records or model not in self._models:
                 del self._records[model]
+            if expired or model not in self._records:
                 self._forget_states(model)
 
     # Views
 
     def _compute_states(self, model: Model, now: float) -> tuple[SignalState, ...]:
-        """Return a model's states, and cache them until the first one expires.
-
-        The tuple is the same until one of them changes.
-        """
+        """Return a model's states, cached until one expires: the same tuple until one changes."""
         records = self._records[model]
         for signal, record in records.items():
             if now > record.state_expires:
@@ -380,14 +364,17 @@ class Store:
         _, before = self._states.get(model, (-inf, ()))
         if len(before) == len(states) and all(map(is_, before, states)):
             states = before
-        self._states[model] = min(map(_EXPIRY, records.values()), default=inf), states
+        self._states[model] = (
+            min(map(attrgetter("state_expires"), records.values()), default=inf),
+            states,
+        )
         return states
 
     def _update_state(self, model: Model, signal: str, record: SignalRecord, now: float) -> None:
         """Compute a state without the last minute, after a snapshot or on expiry."""
         best = record.best_method(now, self._stale_after)
         if best:
-            record.state = _measured_state(model, signal, record, best)
+            record.state = measured_state(model, signal, record, best)
             record.state_expires = record.methods[best].at + self._stale_after
             return
         note, fix, reason = why_unavailable(record, now, self._sources, tapped=self._tapped)
@@ -410,14 +397,3 @@ class Store:
         for _, (at, snapshot) in sorted(self._snapshots.items()):
             if now - at <= self._stale_after:
                 yield at, snapshot
-
-
-def _measured_state(model: Model, name: str, record: SignalRecord, best: str) -> SignalState:
-    """Return the state by the best method: the same object as before if nothing has changed."""
-    last, method = record.methods[best], METHODS[best]
-    samples = last.samples if SIGNALS[name].kind == "gauge" else record.served
-    note = f"{method.note}; {last.note}" if method.note and last.note else method.note or last.note
-    before = record.state
-    if before and before.method == best and before.note == note and before.samples == samples:
-        return before
-    return SignalState(name, *model, best, method.quality, samples, note=note)

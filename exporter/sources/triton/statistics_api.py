@@ -29,9 +29,7 @@ def parse(document: object) -> list[tuple[Model, Tally]]:
     return found
 
 
-def tallies(
-    parsed: Sequence[tuple[Model, Tally]], names: Mapping[str, str]
-) -> dict[Model, Tally]:
+def tallies(parsed: Sequence[tuple[Model, Tally]], names: Mapping[str, str]) -> dict[Model, Tally]:
     """Return the tallies by model.
 
     ``names`` maps names in the metrics to names in the API, which has no namespaces: a name that
