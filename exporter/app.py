@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -40,6 +40,7 @@ from exporter.store.latency_history import LatencyRecorder
 from exporter.store.store import Store
 from exporter.store.view import View
 from exporter.web.gateway_page import GatewayPage
+from exporter.web.last_scrape import LastScrape
 from exporter.web.otlp_genai import from_engines
 from exporter.web.readiness import Readiness, ReadinessInputs, readiness
 from exporter.web.readiness import family as ready_family
@@ -97,6 +98,7 @@ async def watch(
     export = _otlp_export(config, version)
     supervisor = Supervisor()
     gateway_metrics = tuple(chain.from_iterable(config.gateway_metrics))
+    last_scrape = LastScrape()
     gateway_page = GatewayPage(lambda: store.states_by_model(monotonic()), gateway_metrics)
 
     def tasks() -> tuple[TaskState, ...]:
@@ -174,6 +176,7 @@ async def watch(
         status,
         metrics_families,
         gateway_page.render if gateway_metrics else None,
+        last_scrape.rendered,
     )
     async with AsyncExitStack() as stack:
         access = listener_access(config, config.listen)
@@ -218,17 +221,30 @@ async def watch(
             supervisor.start(f"probe {probe.model}", probe.run)
         await stop.wait()
         stop.clear()
-        await _drain(taps, stop)
+        if taps:
+            await _drain(taps, stop, partial(last_scrape.wait, current_view), config.tap_drain)
 
 
-async def _drain(taps: Sequence[TapSource], stop: asyncio.Event) -> None:
-    """Let streams end, until a second stop signal; continue to serve."""
-    draining = [asyncio.create_task(source.drain()) for source in taps]
-    if draining:
-        LOG.info("draining streams; send the signal again to stop at once")
-        stopping = asyncio.create_task(stop.wait())
-        await asyncio.wait((*draining, stopping), return_when=asyncio.FIRST_COMPLETED)
-        await cancel(*draining, stopping)
+async def _drain(
+    taps: Sequence[TapSource],
+    stop: asyncio.Event,
+    scraped: Callable[[float], Awaitable[None]],
+    seconds: float,
+) -> None:
+    """Let streams end, and be ``scraped``, for ``seconds`` or until a second stop signal.
+
+    The sidecar continues to serve.
+    """
+
+    async def drained() -> None:
+        deadline = monotonic() + seconds
+        await asyncio.gather(*(source.drain() for source in taps))
+        await scraped(max(0.0, deadline - monotonic()))
+
+    LOG.info("draining streams; send the signal again to stop at once")
+    tasks = [asyncio.create_task(drained()), asyncio.create_task(stop.wait())]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    await cancel(*tasks)
 
 
 def _probes(config: Settings, store: Store, progress: DecodeProgress) -> Iterator[Probe]:

@@ -570,6 +570,28 @@ async def test_draining_sidecar_finishes_streams_and_serves_metrics(upstream: Up
         assert "level=error" not in errors.decode()
 
 
+async def test_streams_of_the_drain_are_in_one_more_scrape(upstream: Upstream) -> None:
+    upstream.go.clear()
+    async with sidecar(upstream, "--tap-drain", "60s") as (process, url, port):
+        async with streaming(port) as answer:
+            await answer.content.readuntil(b"\n\n")
+            await get(f"{url}/metrics")
+            await asyncio.sleep(2)
+            await get(f"{url}/metrics")
+            process.terminate()
+            await until(partial(is_closed, port))
+            upstream.go.set()
+            await answer.read()
+        await asyncio.sleep(1)
+        text = await get(f"{url}/metrics")
+        assert 'llm_requests_total{model="chat",outcome="ok",version=""} 1.0\n' in text
+        assert 'llm_live_streams{model="chat",version=""} 0.0\n' in text
+        assert 'tokenslo_source_up{source="taps"} 1.0\n' in text
+        _, errors = await asyncio.wait_for(process.communicate(), 10)
+        assert process.returncode == 0
+        assert "level=error" not in errors.decode()
+
+
 async def test_second_signal_ends_the_drain(upstream: Upstream) -> None:
     upstream.go.clear()
     async with sidecar(upstream) as (process, _, port):

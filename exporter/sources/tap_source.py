@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Self
 
@@ -18,6 +20,7 @@ from exporter.samples import (
     Model,
     ModelInfo,
     Snapshot,
+    SourceError,
 )
 from exporter.sources import BaseSource
 from exporter.sources.served_models import ServedModels
@@ -27,6 +30,8 @@ from exporter.taps.process.messages import TapState
 
 Counted = tuple[str, Labels]
 """Metric and labels."""
+STORE_SECONDS = 1.0
+"""Time for the last snapshot to be stored after the tap process has ended."""
 
 _READ_MORE = "give the sidecar --triton URL, --trtllm URL, --vllm URL or --sglang URL as well"
 _USAGE = "have clients request it: stream_options.include_usage, in OpenAI's API"
@@ -111,6 +116,9 @@ class TapSource(BaseSource):
         self._genai: Sequence[GenAiSeries] = ()
         self._ended_counts: Counter[Counted] = Counter()
         self._lost = 0
+        self._last: Snapshot | None = None
+        self._draining = False
+        self._stored = asyncio.Event()
 
     @property
     def where(self) -> str:
@@ -131,8 +139,15 @@ class TapSource(BaseSource):
         await self._process.close()
 
     async def drain(self) -> None:
-        """Drain connections within the configured time; snapshots remain possible."""
+        """Drain connections within the configured time, and wait until the last counts are stored.
+
+        Snapshots remain possible, and repeat the last one after the end.
+        """
+        self._draining = True
         await self._process.drain()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(STORE_SECONDS):
+                await self._stored.wait()
 
     @property
     def genai(self) -> Sequence[GenAiSeries]:
@@ -156,12 +171,18 @@ class TapSource(BaseSource):
             self._restart()
         if self._served:
             self._listed = self._served.names(), self._served.generative()
-        answer = await self._process.snapshot(self._timeout, *self._listed)
+        try:
+            answer = await self._process.snapshot(self._timeout, *self._listed)
+        except SourceError as error:
+            if not (self._draining and self._last and error.kind == "ended"):
+                raise
+            self._stored.set()  # as snapshots are stored one after the other
+            return self._last
         self._limited = answer.limited
         self._states, self._live, self._tasks = answer.taps, answer.live, answer.tasks
         self._genai = answer.genai
         measurements, missing = self._with_missing_signals(answer.measurements)
-        return Snapshot(
+        self._last = Snapshot(
             source=self.name,
             measurements=tuple(
                 replace(measurement, note=_NOTES.get(measurement.signal, ""))
@@ -175,6 +196,7 @@ class TapSource(BaseSource):
                 **answer.waiting,
             },
         )
+        return self._last
 
     @property
     def pid(self) -> int | None:

@@ -41,13 +41,18 @@ async def _nothing(_: View) -> Iterable[MetricFamily]:
     return ()
 
 
+def _ignore(_: View) -> None:
+    pass
+
+
 @dataclass(frozen=True, slots=True)
 class Facts:
     """The data of all endpoints: ``status`` is called in a thread, all else on the event loop.
 
     ``summarized_view`` returns a function that returns the view of the status page, called in a
     thread, and ``more`` the families of ``/metrics`` that are not signals of the view.  ``gateway``
-    returns the text of ``/gateway``; without it, there is no such page.
+    returns the text of ``/gateway``; without it, there is no such page.  ``rendered`` is called
+    with the view of each response of ``/metrics``.
     """
 
     version: str
@@ -57,6 +62,7 @@ class Facts:
     status: Callable[[View], Status]
     more: Callable[[View], Awaitable[Iterable[MetricFamily]]] = _nothing
     gateway: Callable[[], bytes] | None = None
+    rendered: Callable[[View], None] = _ignore
 
 
 class Renderer:
@@ -112,7 +118,8 @@ def application(facts: Facts) -> web.Application:
             steps = expose_in_steps(view, facts.version, accept, more=more)
             exposition = await in_turns(steps)
             if compress:
-                return await renderer.in_thread(partial(compressed, exposition))
+                exposition = await renderer.in_thread(partial(compressed, exposition))
+            facts.rendered(view)
             return exposition
 
         exposition = await renderer.render(kind, expose)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import resource
 import socket
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from time import monotonic
 
 from lab.faults.fault import Expectation, Fault, FaultEffect, Loss
+from lab.faults.memory_cgroup import memory_cgroup
 from lab.faults.setup import INTERVAL, SCRAPE_LIMIT, SETTLE_SECONDS, FaultSetup, until
 from lab.faults.sidecar_process import ScrapedSeries, SidecarProcess, descriptors
 from lab.faults.stream_load import read_stream, read_streams
@@ -21,7 +24,8 @@ CLIENTS = 200
 FEW_FILES = 8
 """Descriptors that the tap process may open above those that it has."""
 ROOM_MEBIBYTES = 24
-"""Address space that the tap process may map above what it has."""
+"""Memory or address space that the tap process may take above what it has."""
+MEBIBYTE = 2**20
 HEAVY_CLIENTS = 1500
 STREAMS = 20
 HELD_SECONDS = 3.0
@@ -136,28 +140,34 @@ async def _no_descriptors(setup: FaultSetup) -> FaultEffect:
     )
 
 
-async def _memory_limit(setup: FaultSetup) -> FaultEffect:
+@contextmanager
+def _address_space(pid: int, room: int) -> Iterator[None]:
+    """Limit the address space of a process to ``room`` bytes more."""
+    limit = _mapped_bytes(pid) + room
+    resource.prlimit(pid, resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
+    yield
+    with suppress(ProcessLookupError):
+        resource.prlimit(pid, resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+
+async def _memory_limit(
+    limited: Callable[[int, int], AbstractContextManager[None]], injected: str, setup: FaultSetup
+) -> FaultEffect:
     upstream = setup.stream_server()
     sidecar = await asyncio.to_thread(setup.sidecar, upstream=upstream)
     assert await _served(sidecar.tap)  # noqa: S101
     tap = await sidecar.new_tap_pid()
-    unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
     streams = asyncio.create_task(read_streams(sidecar.tap, STREAMS, 150, 0.1))
     await sidecar.wait_for("llm_live_streams", STREAMS, SETTLE_SECONDS)
     await asyncio.sleep(3 * INTERVAL)
-    limit = _mapped_bytes(tap) + ROOM_MEBIBYTES * 2**20
-    resource.prlimit(tap, resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
     # Heads of 60 KiB, which the tap keeps until they are complete.
     unfinished = b"POST / HTTP/1.1\r\nHost: x\r\nX-Padding: " + b"x" * 60 * 1024
-    clients = await _connect_many(sidecar.tap, unfinished, HEAVY_CLIENTS)
-    scrapes = await _scrapes_while(sidecar, HELD_SECONDS)
-    for client in clients:
-        client.close()
-    began = monotonic()
-    survivor = sidecar.tap_pid()
-    if survivor:
-        with suppress(ProcessLookupError):
-            resource.prlimit(survivor, resource.RLIMIT_AS, unlimited)
+    with limited(tap, ROOM_MEBIBYTES * MEBIBYTE):
+        clients = await _connect_many(sidecar.tap, unfinished, HEAVY_CLIENTS)
+        scrapes = await _scrapes_while(sidecar, HELD_SECONDS)
+        for client in clients:
+            client.close()
+        began = monotonic()
     await until(lambda: _served(sidecar.tap), SETTLE_SECONDS, "a request is served")
     await sidecar.wait_for("tokenslo_source_up", 1, SETTLE_SECONDS, source="taps")
     seconds = monotonic() - began
@@ -168,9 +178,8 @@ async def _memory_limit(setup: FaultSetup) -> FaultEffect:
     failures = round(last.sum("tokenslo_source_errors_total", source="taps"))
     slowest = max(each.seconds for each in scrapes)
     return FaultEffect(
-        f"the tap process had {ROOM_MEBIBYTES} MiB of address space left (RLIMIT_AS), and "
-        f"{HEAVY_CLIENTS:,} clients sent heads of 60 KiB that did not end, during {STREAMS} "
-        "streams",
+        f"the tap process had {ROOM_MEBIBYTES} MiB {injected}, and {HEAVY_CLIENTS:,} "
+        f"clients sent heads of 60 KiB that did not end, during {STREAMS} streams",
         (Loss("streams", cut, lost, "tokenslo_source_lost_records_total"),),
         "the next request was served, by "
         + ("a new tap process" if restarts else "the same tap process"),
@@ -181,6 +190,7 @@ async def _memory_limit(setup: FaultSetup) -> FaultEffect:
                 slowest < SCRAPE_LIMIT,
             ),
             Expectation(f"{failures} snapshots of the tap process failed", failures < 100),
+            Expectation(f"`tokenslo_tap_restarts_total` is {restarts}", restarts <= 1),
         ),
     )
 
@@ -204,5 +214,18 @@ FAULTS = (
         30.0,
     ),
     Fault("no-descriptors", "Resources", "no free file descriptor", _no_descriptors, 30.0),
-    Fault("memory-limit", "Resources", "no free memory", _memory_limit, 30.0),
+    Fault(
+        "memory-limit",
+        "Resources",
+        "no free address space",
+        partial(_memory_limit, _address_space, "of address space left (RLIMIT_AS)"),
+        30.0,
+    ),
+    Fault(
+        "memory-cgroup",
+        "Resources",
+        "no free memory",
+        partial(_memory_limit, memory_cgroup, "of memory left (cgroup)"),
+        30.0,
+    ),
 )
