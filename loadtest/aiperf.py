@@ -2,8 +2,9 @@
 
 aiperf runs as a separate program.  Its ``profile_export.jsonl`` has one object per request: times
 of start and end in nanoseconds since the epoch, the time to first token, the gaps between chunks
-(``inter_chunk_latency``) and token counts.  A request is scheduled when aiperf's rate limiter
-issues it (``credit_issued_ns``).
+(``inter_chunk_latency``) and token counts.  aiperf does not export when a request was due: it is
+scheduled when the rate limiter issues it (``credit_issued_ns``).  ``usage_prompt_tokens`` and
+``usage_completion_tokens`` are the server's counts, absent if it reports none.
 
 ``session_num`` counts from 0 in each phase of each run, so it identifies no prompt.  The prompt is
 identified by ``conversation_id``, whose number counts aiperf's prompts in order.
@@ -27,11 +28,19 @@ from loadtest.level import LevelRun
 from loadtest.records import RequestRecord, outcome_of_status
 from loadtest.settings import LoadEndpoint, LoadLevel, Workload
 from promql.http_client import public
+from slos.outcomes import Outcome
 
 _EXPORT = "profile_export.jsonl"
 _STOP_SECONDS = 10.0
 _NANO = 1e-9
 _UNITS = {"ms": 1e-3, "sec": 1.0, "s": 1.0, "us": 1e-6, "ns": 1e-9}
+_EXCEPTIONS: Mapping[str, tuple[Outcome, str]] = {
+    "TimeoutError": ("timeout", "client"),
+    "ClientConnectorError": ("error", "unreachable"),
+    "ClientPayloadError": ("error", "reset"),
+    "ServerDisconnectedError": ("error", "reset"),
+}
+"""Outcome and reason by the exception of aiperf's HTTP library, aiohttp."""
 _LAST_LINES = 3
 _SEED_BITS = 31
 _REQUESTS_PER_USER_SECOND = 5
@@ -191,7 +200,7 @@ def _record(found: Mapping[str, Any], work: Workload, first: int) -> RequestReco
         first + int(metadata["conversation_id"].rpartition("_")[2]),
         work.prompts[0].name,
         work.output_tokens,
-        (metadata.get("credit_issued_ns") or metadata["request_start_ns"]) * _NANO,
+        metadata["credit_issued_ns"] * _NANO,
         start,
         ended=end,
         outcome="ok",
@@ -201,16 +210,22 @@ def _record(found: Mapping[str, Any], work: Workload, first: int) -> RequestReco
     if to_first:
         gaps = _seconds(metrics.get("inter_chunk_latency"))
         record.chunks = array("d", accumulate([start + to_first[0], *gaps]))
-    record.input_tokens = _tokens(metrics, "usage_prompt_tokens", "input_sequence_length")
-    record.output_tokens = _tokens(metrics, "usage_completion_tokens", "output_sequence_length")
+    record.input_tokens = _tokens(metrics.get("usage_prompt_tokens"))
+    record.output_tokens = _tokens(metrics.get("usage_completion_tokens"))
     if metadata.get("was_cancelled"):
         record.outcome, record.reason = "timeout", "client"
     elif error := found.get("error"):
-        code = error.get("code")
-        known = isinstance(code, int) and 400 <= code < 600
-        record.outcome = outcome_of_status(code) if known else "error"
-        record.reason = str(code or error.get("type") or "")
+        record.outcome, record.reason = _outcome(error.get("code"), str(error.get("type") or ""))
+    if record.outcome == "timeout":
+        record.ended = start + work.timeout  # aiperf exports the last chunk instead
     return record
+
+
+def _outcome(code: object, kind: str) -> tuple[Outcome, str]:
+    """Return outcome and reason of a failed request, as of the driver tokenslo."""
+    if isinstance(code, int) and 400 <= code < 600:
+        return outcome_of_status(code), str(code)
+    return _EXCEPTIONS.get(kind, ("error", kind or str(code or "")))
 
 
 def _seconds(metric: Mapping[str, Any] | None) -> list[float]:
@@ -220,6 +235,5 @@ def _seconds(metric: Mapping[str, Any] | None) -> list[float]:
     return [each * unit for each in (value if isinstance(value, list) else [value])]
 
 
-def _tokens(metrics: Mapping[str, Any], *names: str) -> int | None:
-    found = next((metrics[name]["value"] for name in names if name in metrics), None)
-    return None if found is None else int(found)
+def _tokens(metric: Mapping[str, Any] | None) -> int | None:
+    return int(metric["value"]) if metric else None

@@ -30,6 +30,12 @@ class LoadReport:
     notes: tuple[str, ...] = field(default=())
 
 
+_AIPERF_NOTE = (
+    "aiperf has no --cool-down and no --max-in-flight. lag is from the time at which aiperf issued "
+    "a request, which can be later than its schedule; client_lag is unknown."
+)
+
+
 def as_object(report: LoadReport) -> dict[str, Any]:
     """Return the report as JSON values; seconds, and rates per second."""
     result, test = report.result, report.result.test
@@ -39,7 +45,7 @@ def as_object(report: LoadReport) -> dict[str, Any]:
         "driver": report.driver,
         "interrupted": result.interrupted,
         "confidence": test.confidence,
-        "workload": _workload(test.work),
+        "workload": _workload(test.work, aiperf=report.driver == "aiperf"),
         "definitions": dict(DEFINITIONS),
         "notes": list(notes(report)),
         "endpoints": [_endpoint(side) for side in result.sides],
@@ -63,6 +69,8 @@ def as_object(report: LoadReport) -> dict[str, Any]:
 def notes(report: LoadReport) -> Iterator[str]:
     """Yield what a reader must consider with the numbers."""
     yield from report.notes
+    if report.driver == "aiperf":
+        yield _AIPERF_NOTE
     result = report.result
     if result.interrupted:
         yield "The test was interrupted: this is what was measured until then."
@@ -109,7 +117,7 @@ def _numbers(run: LevelRun) -> Iterator[int]:
     return (record.number for record in run.records)
 
 
-def _workload(work: Workload) -> dict[str, Any]:
+def _workload(work: Workload, *, aiperf: bool) -> dict[str, Any]:
     total = sum(each.weight for each in work.prompts)
     return {
         "prompts": [{"words": each.words, "share": each.weight / total} for each in work.prompts],
@@ -118,9 +126,9 @@ def _workload(work: Workload) -> dict[str, Any]:
         "extra_body": sorted(work.extra),
         "warm_up_seconds": work.warm_up,
         "duration_seconds": work.duration,
-        "cool_down_seconds": work.cool_down,
+        "cool_down_seconds": None if aiperf else work.cool_down,
         "timeout_seconds": work.timeout,
-        "max_in_flight": work.max_in_flight,
+        "max_in_flight": None if aiperf else work.max_in_flight,
         "seed": work.seed,
     }
 

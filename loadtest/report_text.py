@@ -43,10 +43,11 @@ def _lines(report: LoadReport) -> Iterator[str]:
     for note in notes(report):
         yield f"Note: {note}"
     work = result.test.work
+    yield f"Seed: {work.seed}; --seed {work.seed} repeats prompts, arrivals and cancellations."
     yield (
         f"TTFT from the scheduled start; ITL of all gaps; goodput: requests that break no "
-        f"objective; {work.output_tokens} output tokens; seed {work.seed}. Definitions are in "
-        "the JSON and HTML reports."
+        f"objective; {work.output_tokens} output tokens. Definitions are in the JSON and HTML "
+        "reports."
     )
 
 

@@ -99,6 +99,30 @@ async def test_rates_search_presets_and_json(capsys: pytest.CaptureFixture[str])
     )
 
 
+async def test_the_seed_is_random_unless_given_and_in_every_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with look_alike() as url:
+        folders = [tmp_path / name for name in ("first", "second", "repeated")]
+        short = (url, *QUICK[:-2], "--concurrency", "1", "-o")
+        await run(*short, str(folders[0]))
+        await run(*short, str(folders[1]))
+        first, second = (seed_of(folder) for folder in folders[:2])
+        await run(*short, str(folders[2]), "--seed", str(first))
+    output = capsys.readouterr().out
+    assert first != second
+    assert seed_of(folders[2]) == first
+    for seed, folder in ((first, folders[0]), (second, folders[1])):
+        line = f"Seed: {seed}; --seed {seed} repeats prompts, arrivals and cancellations."
+        assert line in output
+        assert line in (folder / "load.html").read_text()
+
+
+def seed_of(folder: Path) -> int:
+    """Return the seed in a JSON report."""
+    return int(json.loads((folder / "load.json").read_text())["workload"]["seed"])
+
+
 async def test_two_servers_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
     async with look_alike() as first, look_alike() as second:
         arguments = (*QUICK[:-2], "--concurrency", "1", "--against", second, "--rounds", "1")

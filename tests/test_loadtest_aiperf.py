@@ -64,6 +64,40 @@ def test_records_become_requests() -> None:
     assert level_result([run], [], 0.95).requests == 2
 
 
+def test_a_recorded_export_has_the_outcomes_counts_and_times_of_its_requests() -> None:
+    """The server repeats six answers; see ``tests/captures/record_aiperf.py``."""
+    export = (Path(__file__).parent / "captures/aiperf_profile_export.jsonl").read_text()
+    run = run_of_export(export, LEVEL, replace(WORK, timeout=1.0))
+    assert len({record.number for record in run.records}) == len(run.records)
+    counts = {(one.outcome, one.reason, one.input_tokens, one.matched) for one in run.records}
+    assert counts == {
+        ("ok", "", 8, True),
+        ("ok", "", None, None),  # the server reported no usage
+        ("error", "503", None, None),
+        ("error", "reset", None, None),
+        ("timeout", "client", None, None),
+    }
+    assert {True, False} == {one.measured for one in run.records}
+    assert all(run.begin <= one.scheduled < run.end for one in run.measured)
+    assert all(0 < one.lag < 0.5 for one in run.records)
+    complete = [one for one in run.records if one.outcome == "ok"]
+    assert len(complete) > 10
+    for one in complete:
+        assert len(one.chunks) == 4
+        assert one.ttft == pytest.approx(0.022, abs=0.01)  # the server waits 20 ms for each chunk
+        assert one.gaps == pytest.approx([0.02] * 3, abs=0.005)
+        assert one.ttft is not None
+        assert one.e2e == pytest.approx(one.ttft + sum(one.gaps), abs=0.01)
+    late = [one for one in run.records if one.outcome == "timeout"]
+    assert [one.ended - one.sent for one in late] == pytest.approx([1.0] * len(late), abs=1e-6)
+
+
+def test_what_aiperf_lacks_is_a_note_and_null() -> None:
+    result = LoadTestResult(LoadTest((ENDPOINT,), WORK, (LEVEL,)), ())
+    [note] = notes(LoadReport(result, "1.0", "2025-01-01T00:00:00+00:00", "aiperf"))
+    assert note.startswith("aiperf has no --cool-down and no --max-in-flight. lag is from the time")
+
+
 def test_failed_cancelled_and_warm_up_requests() -> None:
     rejected = exported(0, metrics={}, error={"code": 503, "type": "x", "message": "prompt"})
     lost = exported(1, metrics=None, error={"code": None, "type": "ConnectionError"})
@@ -134,7 +168,7 @@ text = {text(exported(0), exported(1), exported(0))!r}
 pathlib.Path(folder, "profile_export.jsonl").write_text(text)
 """
     result = compare(program(tmp_path, code), LoadTest((ENDPOINT,), WORK, (LEVEL,)))
-    [note] = notes(LoadReport(result, "1.0", "2025-01-01T00:00:00+00:00", "aiperf"))
+    _, note = notes(LoadReport(result, "1.0", "2025-01-01T00:00:00+00:00", "aiperf"))
     assert "rate 2.5/s: 1 requests repeat the prompt of an earlier one" in note
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
-import shutil
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from lab import aiperf
 from lab.engine_settings import EngineSettings
 from lab.process import HOST, ServerProcess, free_ports, get, serve
 from lab.repository import write_repository
@@ -156,29 +158,24 @@ def test_kv_token_seconds_agree_with_the_engine(tmp_path: Path) -> None:
         assert read_until(reported, lambda found: found == held, 5.0, 0.2) == held
 
 
-# Written by the environment of aiperf: a tokenizer of words, because its own needs a download.
-TOKENIZER = """\
-import sys
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
-
-words = {f"w{number}": number for number in range(2000)}
-made = Tokenizer(models.WordLevel({**words, "[UNK]": 2000}, unk_token="[UNK]"))
-made.pre_tokenizer = pre_tokenizers.Whitespace()
-PreTrainedTokenizerFast(tokenizer_object=made, unk_token="[UNK]").save_pretrained(sys.argv[1])
-"""
+@pytest.fixture(scope="module")
+def aiperf_program() -> Path:
+    faulthandler.cancel_dump_traceback_later()  # the download may take longer than a test
+    return aiperf.program(print)
 
 
-@pytest.mark.skipif(shutil.which("aiperf") is None, reason="needs aiperf on the PATH")
-def test_aiperf_drives_the_load(tmp_path: Path) -> None:
-    program = Path(str(shutil.which("aiperf"))).resolve()
+def test_aiperf_drives_the_load(
+    aiperf_program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tokenizer = tmp_path / "tokenizer"
-    subprocess.run([program.with_name("python"), "-c", TOKENIZER, tokenizer], check=True)
+    aiperf.write_tokenizer(aiperf_program, tokenizer)
+    monkeypatch.setenv("PATH", str(aiperf_program.parent), prepend=os.pathsep)
     with start(tmp_path / "server", engine=ENGINE) as server:
         driver = ("--driver", "aiperf", "--aiperf-tokenizer", str(tokenizer))
         report = load(server.url, tmp_path, *driver)
     [level] = report["endpoints"][0]["levels"]
     assert report["driver"] == "aiperf"
+    assert report["workload"]["cool_down_seconds"] is report["workload"]["max_in_flight"] is None
     assert level["requests"] > 3
     assert level["outcomes"] == {"ok": level["requests"]}
     assert level["matched_work"]["matched"] == level["requests"]

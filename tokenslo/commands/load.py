@@ -14,6 +14,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from secrets import randbelow
 from typing import get_args
 
 import click
@@ -53,6 +54,8 @@ _TIME = values.LoadValue("TIME", values.read_seconds)
 _SHARE = values.LoadValue("SHARE", values.read_ratio)
 _DEFAULT_LEVELS = tuple(LoadLevel("concurrency", value) for value in (1, 2, 4, 8, 16))
 _LEAST_RESOLUTION, _LEAST_CONFIDENCE = 0.001, 0.5
+_SEEDS = 1_000_000
+"""Random seeds are below this, short enough to type."""
 
 
 def _http(_: click.Context, __: click.Parameter, given: str | None) -> HttpClientConfig | None:
@@ -193,7 +196,10 @@ def _http(_: click.Context, __: click.Parameter, given: str | None) -> HttpClien
     help="Limit of an open loop; requests beyond it are sent late, which the report shows.",
 )
 @click.option(
-    "--seed", type=int, default=0, show_default=True, help="Of prompts, arrivals, cancellations."
+    "--seed",
+    type=int,
+    help="Of prompts, arrivals, cancellations; random by default, because a prefix cache may have "
+    "the prompts of an earlier test.",
 )
 @click.option(
     "--sidecar",
@@ -237,7 +243,7 @@ def _http(_: click.Context, __: click.Parameter, given: str | None) -> HttpClien
     type=click.Choice(["tokenslo", "aiperf"]),
     default="tokenslo",
     show_default=True,
-    help="Load generator; aiperf must be on the PATH.",
+    help="Load generator; aiperf must be on the PATH, and has no --cool-down and --max-in-flight.",
 )
 @click.option(
     "--aiperf-tokenizer",
@@ -282,7 +288,7 @@ def load(
     cool_down: float,
     timeout: float,
     max_in_flight: int,
-    seed: int,
+    seed: int | None,
     sidecar: str | None,
     sidecar_http: HttpClientConfig | None,
     against: str | None,
@@ -345,7 +351,7 @@ def load(
         )
     work = Workload(
         prompts, output_tokens, cancelled, extra or {}, warm_up, duration, cool_down, timeout,
-        max_in_flight, seed,
+        max_in_flight, randbelow(_SEEDS) if seed is None else seed,
     )  # fmt: skip
     test = LoadTest(
         endpoints,
