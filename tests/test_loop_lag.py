@@ -16,7 +16,7 @@ from exporter.protocol.events import ObserverSettings, Stream
 from exporter.recording.stream_recorder import StreamRecorder
 from exporter.samples import Distribution
 from exporter.taps.capture.capture_tap import CaptureTap
-from exporter.taps.loop_lag import LoopLag
+from exporter.taps.loop_lag import TICK_SECONDS, LoopLag
 from exporter.taps.tap import CaptureSpec
 from tests.polling import until
 from tests.proxy_setup import ProxySetup, on_loop, proxied, receive
@@ -138,6 +138,38 @@ async def test_a_late_tap_reports_the_time_up_to_which_it_read() -> None:
     time.sleep(HELD_UP)  # noqa: ASYNC251 - holding the loop up is the point
     assert lag.seen_until() <= began
     await until(lambda: lag.seen_until() > began)
+    lag.close()
+
+
+@on_loop()
+async def test_reads_cause_the_ticks_instead_of_the_timer() -> None:
+    ticks: list[float] = []
+    lag = LoopLag(each_tick=lambda: ticks.append(time.monotonic()))
+    lag.open()
+    await until(lambda: lag.due < time.monotonic())
+    before = len(ticks)
+    for _ in range(3):
+        lag.request_tick()
+    for _ in range(2):
+        await asyncio.sleep(0)
+    assert len(ticks) == before + 1
+    assert ticks[-1] < lag.due < lag.fresh_until
+    lag.close()
+    await asyncio.sleep(3 * TICK_SECONDS)
+    lag.request_tick()
+    await asyncio.sleep(3 * TICK_SECONDS)
+    assert len(ticks) == before + 1
+
+
+@on_loop()
+async def test_reads_after_a_late_tick_are_late_until_the_next_tick() -> None:
+    lag = LoopLag()
+    lag.open()
+    await until(lambda: lag.fresh_until < float("inf"))
+    time.sleep(HELD_UP)  # noqa: ASYNC251 - holding the loop up is the point
+    lag.request_tick()
+    assert lag.due <= lag.fresh_until < time.monotonic()
+    await until(lambda: lag.fresh_until > time.monotonic())
     lag.close()
 
 

@@ -8,15 +8,22 @@ import struct
 from collections.abc import Callable
 from time import monotonic
 
-TICK_SECONDS = 0.01
-LATE_SECONDS = 0.02
-"""Largest delay of a tick; with TICK_SECONDS it bounds the error of exact times."""
+TICK_SECONDS = 0.02
+"""Time after a tick until the timer causes the next one."""
+READ_TICK_SECONDS = 0.008
+"""Time after a tick until the next read causes one, at less cost than a wake-up by the timer."""
+LATE_SECONDS = 0.03
+"""Largest time between ticks on time; it bounds the error of exact times."""
 _LAST_DATA_RECEIVED = struct.Struct("=52xI")
 """``tcpi_last_data_recv`` of ``struct tcp_info``: milliseconds since data last arrived."""
 
 
 class LoopLag:
-    """Measures the lag of the event loop with a timer, from `open` to `close`.
+    """Measures the lag of the event loop by ticks, from `open` to `close`.
+
+    A tick is a callback before the loop polls: bytes that are read later arrived after it.  Reads
+    from ``due`` on call `request_tick`; without reads a timer causes the ticks.  ``due`` is at most
+    ``fresh_until``.
 
     Bytes that are read after ``fresh_until`` are late: the loop was blocked while they waited in
     the kernel.  This ends with the first tick on time.  Late bytes get the kernel's arrival time of
@@ -24,25 +31,49 @@ class LoopLag:
     their reads.  ``each_tick`` is called with each tick.
     """
 
-    __slots__ = ("_due", "_each_tick", "_fresh_at", "_timer", "fresh_until", "late", "late_reads")
+    __slots__ = (
+        "_each_tick",
+        "_fresh_at",
+        "_loop",
+        "_requested",
+        "_ticked",
+        "_timer",
+        "due",
+        "fresh_until",
+        "late",
+        "late_reads",
+    )
 
     def __init__(self, each_tick: Callable[[], None] = lambda: None) -> None:
-        self.fresh_until = float("inf")
+        self.due = self.fresh_until = float("inf")
         self.late = False
         self.late_reads = 0
         self._each_tick = each_tick
-        self._due = self._fresh_at = 0.0
-        self._timer: asyncio.TimerHandle | None = None
+        self._ticked = self._fresh_at = 0.0
+        self._requested = False
+        self._loop: asyncio.AbstractEventLoop
+        self._timer: asyncio.Handle | None = None
 
     def open(self) -> None:
-        """Start the timer, in the running loop."""
-        self._due = monotonic() + TICK_SECONDS
-        self._timer = asyncio.get_running_loop().call_later(TICK_SECONDS, self._tick)
+        """Start the ticks, in the running loop."""
+        self._loop = asyncio.get_running_loop()
+        self._ticked = monotonic()
+        self._timer = self._loop.call_later(TICK_SECONDS, self._tick)
 
     def close(self) -> None:
-        """Stop the timer."""
+        """Stop the ticks."""
+        self.due = 0.0
+        self._requested = True
         if self._timer:
             self._timer.cancel()
+
+    def request_tick(self) -> None:
+        """Tick before the next poll, instead of by the timer."""
+        self.due = self.fresh_until
+        if self._timer and not self._requested:
+            self._requested = True
+            self._timer.cancel()
+            self._timer = self._loop.call_soon(self._tick)
 
     def seen_until(self) -> float:
         """Return the time in seconds up to which all bytes have been read."""
@@ -66,12 +97,15 @@ class LoopLag:
 
     def _tick(self) -> None:
         now = monotonic()
-        if now - self._due <= LATE_SECONDS:
+        if now - self._ticked <= LATE_SECONDS:
             self._fresh_at = now
-            self.fresh_until = now + TICK_SECONDS + LATE_SECONDS
+            self.fresh_until = now + LATE_SECONDS
+            self.due = now + READ_TICK_SECONDS
         else:
-            self.fresh_until = self._fresh_at
-        self.open()
+            self.due = self.fresh_until = self._fresh_at
+        self._ticked = now
+        self._requested = False
+        self._timer = self._loop.call_later(TICK_SECONDS, self._tick)
         self._each_tick()
 
 

@@ -90,21 +90,26 @@ class UpstreamConnection(asyncio.Protocol):
         # Loading a slot and calling it in two steps is faster: this is the path of each token.
         now, respond = monotonic(), self.respond
         respond(data)
-        if now <= self.lag.fresh_until and len(data) <= QUEUED_BYTES:
+        if now < self.lag.due and len(data) <= QUEUED_BYTES:
             self.queue.add(self, data, now)
         else:
-            self._observe_now(data, now)
-            if len(data) >= LARGE_READ:
-                self._connection.server_read_much(self)
+            self._observe_or_queue(data, now)
 
-    def _observe_now(self, data: bytes, now: float) -> None:
+    def _observe_or_queue(self, data: bytes, now: float) -> None:
         lag = self.lag
+        if now >= lag.due:
+            lag.request_tick()
+        if len(data) <= QUEUED_BYTES and now <= lag.fresh_until:
+            self.queue.add(self, data, now)
+            return
         self.queue.flush()
         if now <= lag.fresh_until:
             self.observe(data, now)
         else:
             arrived = max(self._connection.last, lag.arrival_time(now, self.transport))
             lag.observe_late(self.observe, data, arrived)
+        if len(data) >= LARGE_READ:
+            self._connection.server_read_much(self)
 
     def observe(self, data: bytes, time: float) -> None:
         """Feed the observer with bytes that arrived at ``time``; it is replaced if it fails."""
