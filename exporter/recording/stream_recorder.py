@@ -51,7 +51,7 @@ from slos.prompt_classes import PromptClasses
 MAX_TENANTS = 100
 MAX_PROVISIONAL_TENANTS = 20
 """Tenants without a valid request so far: invalid requests do not count against MAX_TENANTS."""
-EVALUATION_BATCH = 500
+EVALUATION_BATCH = 50
 """Active requests evaluated before the event loop runs other tasks."""
 MAX_TENANT_LENGTH = 64
 """The limit of characters in a tenant's name."""

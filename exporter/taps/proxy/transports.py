@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import struct
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -59,8 +58,11 @@ def unsent(transport: asyncio.Transport) -> int:
     """
     waiting = transport.get_write_buffer_size()
     if not waiting and sys.platform == "linux":
-        with suppress(OSError, ValueError):  # already closed
-            waiting = struct.unpack("i", ioctl(descriptor(transport), _UNSENT_BYTES, bytes(4)))[0]
+        try:
+            queued = ioctl(descriptor(transport), _UNSENT_BYTES, bytes(4))
+        except (OSError, ValueError):  # already closed
+            return 0
+        waiting = int.from_bytes(queued, sys.byteorder)
     return waiting
 
 
