@@ -23,6 +23,7 @@ VARIANTS = (
     ("exporter,otlp", "tokenslo.exporter.web.otlp_export"),
     ("generate", "tokenslo.dashboards"),
     ("terminal", "tokenslo.commands.top"),
+    ("grpc", "tokenslo.loadtest.grpc_client"),
     ("jsonnet", "_jsonnet"),
     ("all", "tokenslo.commands.demo"),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import PurePath
+from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
 
@@ -80,7 +80,7 @@ def _rule(rule: SarifRule) -> dict[str, Any]:
 
 
 def _result(each: SarifResult, index: int) -> dict[str, Any]:
-    path = PurePath(each.file)
+    path = Path(each.file)
     uri = path.as_uri() if path.is_absolute() else quote(path.as_posix())
     return {
         "ruleId": each.rule,

@@ -239,7 +239,7 @@ def test_unchecked_content_is_noted(tmp_path: Path) -> None:
         (b"\xff\n", 1, "is not UTF-8 text"),
         ("a: \x07\n", 1, "the character U+0007 is not allowed in YAML"),
         ("[" * (MAX_DEPTH + 1), 1, f"is nested deeper than {MAX_DEPTH} levels"),
-        ('{"a":' * 5000 + "1" + "}" * 5000, 0, f"is nested deeper than {MAX_DEPTH} levels"),
+        ('{"a":' * 100_000 + "1" + "}" * 100_000, 0, f"is nested deeper than {MAX_DEPTH} levels"),
     ],
 )
 def test_unreadable_files_are_refused_with_line(

@@ -364,6 +364,7 @@ def test_missing_tool_is_named(apt: Path, tmp_path: Path) -> None:
         toolchain.program("prometheus", silent)
 
 
+@pytest.mark.skipif(sys.version_info >= (3, 13), reason="no numpy below 2 for Triton")
 def test_failing_pip_shows_its_output(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", "")

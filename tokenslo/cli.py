@@ -6,6 +6,7 @@ handles), 2 invalid input or a missing library, 3 an inconclusive gate, 130 inte
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -209,8 +210,17 @@ def _run(arguments: Sequence[str] | None) -> int:
             return _fail(str(error))
         raise
     except OSError as error:  # of standard output; commands report errors of files themselves
+        _discard_unwritten_output()
         return _fail(f"tokenslo: {error.filename or 'standard output'}: {error.strerror or error}")
     return code if isinstance(code, int) else 0
+
+
+def _discard_unwritten_output() -> None:
+    """Discard what standard output cannot take: Python 3.14 would fail again at its exit."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(message: str) -> int:

@@ -84,6 +84,7 @@ class UntilIdle:
         while not self._done:
             try:
                 found.append(await asyncio.wait_for(self._queue.get(), _IDLE_SECONDS))
+                await asyncio.sleep(0)  # from 3.12 on, a full queue does not yield
             except TimeoutError:
                 self._done = True
         return found
