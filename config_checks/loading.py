@@ -16,8 +16,9 @@ from config_checks.setting import Setting
 from config_checks.text_proto import parse_text_proto
 from config_checks.triton_model import TritonModel
 from config_checks.workloads import ServerContainer, is_manifest, server_containers
+from documents.composer import compose_json, compose_yaml
 from documents.files import Flaw, UnreadableText, read_text
-from documents.nodes import ComposeOptions, Node, Scalar, compose_json, compose_yaml
+from documents.nodes import ComposeOptions, Node, Scalar
 from slos.errors import InvalidFile, Problem
 from slos.model import Service
 

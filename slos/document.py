@@ -22,7 +22,6 @@ from documents.nodes import (
     Node,
     RefusedScalar,
     Scalar,
-    compose_yaml,
     too_deep,
     too_many,
 )
@@ -134,6 +133,8 @@ def scan_documents(
     :class:`~slos.errors.InvalidFile` if nothing can be read.  Empty documents next to others are
     left out.
     """
+    from documents.composer import compose_yaml  # PyYAML's memory is for those who read files
+
     file = str(path)
     try:
         text = read_text(None if file == STDIN else Path(path), MAX_BYTES)

@@ -12,9 +12,12 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from slos.errors import BadValue, InvalidFile, Problem, quoted
-from slos.model import Service
+
+if TYPE_CHECKING:
+    from slos.model import Service
 
 UNKNOWN = "unknown"
 MAX_BOUNDS = 6

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from hpack import Encoder
 from tritonclient.grpc import service_pb2 as kserve
 
+from exporter.protocol.detection import PREFACE
 from exporter.protocol.events import CLIENT, SERVER, Direction, ObserverSettings
 from exporter.protocol.http2 import Http2Observer
-from exporter.protocol.http2_frames import PREFACE
 from tests.event_log import CAPTURES, Line, WireLog, recorded, show
 
 DATA, HEADERS, PRIORITY, RST, SETTINGS, PUSH, PING, GOAWAY, WINDOW, CONTINUATION = range(10)

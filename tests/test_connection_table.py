@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from exporter.protocol.detection import observe
+from exporter.protocol.detection import PREFACE, observe
 from exporter.protocol.events import CLIENT, SERVER, ObserverSettings
-from exporter.protocol.http2_frames import PREFACE
 from exporter.taps.capture.connection_table import CLOSED_SECONDS, IDLE_SECONDS, ConnectionTable
 from exporter.taps.capture.packets import Segment, parse_segment
 from tests.event_log import WireLog

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from documents.composer import compose_json, compose_yaml
 from documents.files import UnreadableText
-from documents.nodes import ComposeOptions, Scalar, compose_json, compose_yaml
+from documents.nodes import ComposeOptions, Scalar
 
 LENIENT = ComposeOptions(lambda scalar: scalar.text, max_nodes=1000, max_depth=10, strict=False)
 LINES = ComposeOptions(lambda scalar: scalar.line, max_nodes=1000, max_depth=10, strict=False)

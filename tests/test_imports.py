@@ -212,7 +212,7 @@ def test_every_package_has_a_layer() -> None:
     ("module", "absent"),
     [
         ("tokenslo.cli", ("aiohttp", "prometheus_client", "yaml", "slos", *NOT_IN_THE_SIDECAR)),
-        ("tokenslo.commands.exporter", NOT_IN_THE_SIDECAR),
+        ("tokenslo.commands.exporter", ("prometheus_client", "yaml", *NOT_IN_THE_SIDECAR)),
         ("tokenslo.commands.server_config", ("aiohttp", "prometheus_client", *NOT_IN_THE_SIDECAR)),
     ],
 )

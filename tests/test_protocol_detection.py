@@ -6,12 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.protocol import detection
-from exporter.protocol.detection import EARLY_BYTES, observe
+from exporter.protocol import http2
+from exporter.protocol.detection import EARLY_BYTES, PREFACE, observe
 from exporter.protocol.events import CLIENT, SERVER, Observer, ObserverSettings
 from exporter.protocol.http1 import Http1Observer
 from exporter.protocol.http2 import Http2Observer
-from exporter.protocol.http2_frames import PREFACE
 from tests.event_log import RECORDED, WireLog, cut, recorded, show
 
 REQUEST = b"POST /v2/models/m/generate HTTP/1.1\r\n\r\n"
@@ -57,7 +56,7 @@ class Spy:
 
 @pytest.mark.parametrize("size", [1, 5, 24, 100])
 def test_http2_is_detected_by_its_preface(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    monkeypatch.setattr(detection, "Http2Observer", Spy)
+    monkeypatch.setattr(http2, "Http2Observer", Spy)
     log, observer = watched()
     observer.feed(SERVER, b"settings", 0.5)
     data = PREFACE + b"frames"

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 from hpack import Encoder
 
-from exporter.protocol.detection import observe
+from exporter.protocol.detection import PREFACE, observe
 from exporter.protocol.events import CLIENT, ObserverSettings
-from exporter.protocol.http2_frames import PREFACE
 from tests.event_log import WireLog
 from tests.http_streams import request, skipped
 

@@ -13,6 +13,7 @@ from hpack import Decoder, Encoder, NeverIndexedHeaderTuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from exporter.protocol.detection import PREFACE
 from exporter.protocol.events import CLIENT, SERVER, Direction, ObserverSettings
 from exporter.protocol.grpc_calls import MAX_REQUESTS
 from exporter.protocol.http2 import (
@@ -22,7 +23,7 @@ from exporter.protocol.http2 import (
     MAX_CALLS,
     Http2Observer,
 )
-from exporter.protocol.http2_frames import MAX_FIELDS, MAX_HEADER_BYTES, PREFACE
+from exporter.protocol.http2_frames import MAX_FIELDS, MAX_HEADER_BYTES
 from tests.event_log import Line, WireLog, show
 from tests.grpc_connection import (
     CONTINUATION,

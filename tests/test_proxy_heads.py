@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.protocol.detection import observe
+from exporter.protocol.detection import PREFACE, observe
 from exporter.protocol.events import Direction, ObserverSettings
-from exporter.protocol.http2_frames import PREFACE
 from exporter.taps.proxy import proxy_tap
 from exporter.taps.proxy.context import ProxyLimits
 from exporter.taps.proxy.request_heads import FirstHead

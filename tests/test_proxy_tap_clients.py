@@ -17,8 +17,8 @@ import grpc
 import pytest
 from aiohttp import web
 
+from exporter.protocol.detection import PREFACE
 from exporter.protocol.events import CLIENT, SERVER
-from exporter.protocol.http2_frames import PREFACE
 from exporter.taps.proxy.proxy_tap import ProxyTap
 from exporter.taps.proxy.tls import Certificate, Verification
 from exporter.taps.tap import ProxySpec

@@ -21,8 +21,8 @@ from hpack import Decoder
 from hypothesis import given
 from hypothesis import strategies as st
 
+from exporter.protocol.detection import PREFACE
 from exporter.protocol.events import CLIENT, SERVER, Direction
-from exporter.protocol.http2_frames import PREFACE
 from exporter.taps.proxy import proxy_tap
 from exporter.taps.proxy.connection import MAX_REFUSED_CLIENTS, ClientConnection
 from exporter.taps.proxy.context import ProxyLimits

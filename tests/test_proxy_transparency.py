@@ -9,9 +9,8 @@ from collections.abc import Callable
 import aiohttp
 import pytest
 
-from exporter.protocol.detection import observe
+from exporter.protocol.detection import PREFACE, observe
 from exporter.protocol.events import Observer, ObserverSettings
-from exporter.protocol.http2_frames import PREFACE
 from tests import proxy_setup as proxied_module
 from tests.event_log import WireLog
 from tests.polling import until

@@ -7,12 +7,12 @@ from typing import Final
 
 from exporter.protocol.events import CLIENT, Direction, Listener, Observer, ObserverSettings
 from exporter.protocol.http1 import REQUEST_LINE, Http1Observer
-from exporter.protocol.http2 import Http2Observer
-from exporter.protocol.http2_frames import PREFACE
 from exporter.protocol.null_observer import NullObserver
 
 EARLY_BYTES: Final = 16 * 1024
 """Bytes buffered before the protocol is detected; an HTTP/2 server may send before its client."""
+PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+"""The connection preface of HTTP/2 clients (RFC 9113, 3.4)."""
 _TLS = b"\x16\x03"
 
 
@@ -116,6 +116,9 @@ class DetectingObserver:
     def _decide(self) -> None:
         received = self._client_bytes
         if received.startswith(PREFACE):
+            # The modules of HTTP/2 hold 1 MiB, so they are loaded by its first connection.
+            from exporter.protocol.http2 import Http2Observer
+
             self._delegate(Http2Observer(self._listener, self._settings))
         elif received.startswith(_TLS):
             self._skip("tls")

@@ -8,10 +8,9 @@ from typing import Final
 from hpack import Decoder, HPACKError, OversizedHeaderListError
 from hpack.table import HeaderTable
 
+from exporter.protocol.detection import PREFACE
 from exporter.protocol.events import SERVER, Direction
 
-PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-"""The connection preface of clients (RFC 9113, 3.4)."""
 MAX_HEADER_BYTES = 65536
 """The size limit of a header block, compressed and decompressed, and of an HPACK table."""
 MAX_FIELDS = 128

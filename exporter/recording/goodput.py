@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from exporter.protocol.events import Stream
-from slos.model import Service
-from slos.names import goodput_objective
 from slos.outcomes import FAILURES, REFUSALS, Outcome
 from slos.signals import OUTCOME_CLAUSE
+
+if TYPE_CHECKING:
+    from slos.model import Service
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,8 @@ class GoodputVerdict:
 
 def goodput_objectives(services: Iterable[Service]) -> Iterator[GoodputObjective]:
     """Yield every goodput objective of SLO files."""
+    from slos.names import goodput_objective
+
     for service in services:
         for objective in service.objectives:
             if objective.indicator == "goodput":

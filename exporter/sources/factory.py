@@ -1,4 +1,4 @@
-"""Create the sources that the settings name."""
+"""Create the sources that the settings name, importing only their modules, which hold memory."""
 
 from __future__ import annotations
 
@@ -12,13 +12,7 @@ from exporter.settings.listeners import listener_access
 from exporter.sources import Source
 from exporter.sources.probe import ID
 from exporter.sources.served_models import ServedModels
-from exporter.sources.sglang.sglang_source import SglangSource
 from exporter.sources.tap_source import TapSource
-from exporter.sources.traces.traces_source import TracesSource
-from exporter.sources.triton.triton_source import TritonSource
-from exporter.sources.trtllm.iterations_source import IterationsFileSource, IterationsSource
-from exporter.sources.trtllm.trtllm_serve import TrtllmServeSource
-from exporter.sources.vllm.vllm_source import VllmSource
 from exporter.taps.process.child_process import TapProcess
 from exporter.taps.process.messages import TapSettings
 from promql.http_client import FetchLimits
@@ -33,6 +27,8 @@ def configured(config: Settings, services: Sequence[Service] = ()) -> Iterator[S
     limits = FetchLimits(config.timeout, config.max_bytes)
     boundaries = thresholds(services)
     if config.triton or config.triton_metrics:
+        from exporter.sources.triton.triton_source import TritonSource
+
         yield TritonSource(
             config.triton or None,
             config.triton_metrics or None,
@@ -40,17 +36,28 @@ def configured(config: Settings, services: Sequence[Service] = ()) -> Iterator[S
             limits=limits,
         )
     if config.trtllm:
+        from exporter.sources.trtllm.iterations_source import IterationsSource
+        from exporter.sources.trtllm.trtllm_serve import TrtllmServeSource
+
         yield TrtllmServeSource(
             config.trtllm, requests=config.trtllm_requests, thresholds=boundaries, limits=limits
         )
         yield IterationsSource(config.trtllm, thresholds=boundaries, limits=limits)
     if config.trtllm_iterations:
+        from exporter.sources.trtllm.iterations_source import IterationsFileSource
+
         yield IterationsFileSource(config.trtllm_iterations, thresholds=boundaries, limits=limits)
     if config.vllm:
+        from exporter.sources.vllm.vllm_source import VllmSource
+
         yield VllmSource(config.vllm, limits=limits)
     if config.sglang:
+        from exporter.sources.sglang.sglang_source import SglangSource
+
         yield SglangSource(config.sglang, limits=limits)
     if config.otlp_traces:
+        from exporter.sources.traces.traces_source import TracesSource
+
         yield TracesSource(
             config.otlp_traces,
             config.otlp_traces_forward,

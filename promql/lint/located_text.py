@@ -6,8 +6,9 @@ import os
 from pathlib import Path
 from typing import Any
 
+from documents.composer import compose_json, compose_yaml
 from documents.files import Flaw, UnreadableText, read_text
-from documents.nodes import ComposeOptions, Scalar, compose_json, compose_yaml
+from documents.nodes import ComposeOptions, Scalar
 
 STANDARD_INPUT = "-"
 SUFFIXES = (".json", ".yaml", ".yml")

@@ -11,9 +11,8 @@ from pathlib import Path
 
 from diagnosis.sidecar_status import parse_sidecar_status
 from exporter.doctor.sidecar_client import MalformedReportError, parse_report
-from exporter.protocol.detection import observe
+from exporter.protocol.detection import PREFACE, observe
 from exporter.protocol.events import ObserverSettings
-from exporter.protocol.http2_frames import PREFACE
 from exporter.protocol.injection import INPUTS
 from exporter.samples import SourceError
 from exporter.sources.fetch import parse_json

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,12 +13,11 @@ import click
 
 from exporter.app import run
 from exporter.log import set_up
-from exporter.settings import OPTIONS, PREFIX, load_settings
-from promql.client_config import DIRECT, http_client_config
-from slos.http_client_config import read_http_client_config
+from exporter.settings import OPTIONS, PREFIX, Settings, load_settings
+from promql.client_config import DIRECT, HttpClientConfig, http_client_config
+from slos.model import Service
 from tokenslo.extras import require
 from tokenslo.file_name import FILE_NAME
-from tokenslo.files import load_all
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -63,8 +62,26 @@ def exporter(config: str | None, **flags: tuple[str, ...]) -> None:
     settings = load_settings(given, os.environ, config)
     if settings.otlp_endpoint:
         require("otlp")
-    services = load_all(settings.slo, [*map(Path, settings.jpath)])
-    http = read_http_client_config(settings.http_config) if settings.http_config else DIRECT
+    services, http = _services(settings), _http(settings)
     set_up(settings.log_level)
     with http_client_config(http):
         asyncio.run(run(settings, services, version("tokenslo")))
+
+
+# Parsers of files that are not given would only hold memory.
+
+
+def _services(settings: Settings) -> Sequence[Service]:
+    if not settings.slo:
+        return ()
+    from tokenslo.files import load_all
+
+    return load_all(settings.slo, [*map(Path, settings.jpath)])
+
+
+def _http(settings: Settings) -> HttpClientConfig:
+    if not settings.http_config:
+        return DIRECT
+    from slos.http_client_config import read_http_client_config
+
+    return read_http_client_config(settings.http_config)

@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection, Iterator
 from heapq import nsmallest
 from math import ceil
 
+from exporter.protocol.detection import PREFACE
 from exporter.protocol.events import CLIENT, SERVER
 from exporter.protocol.http1 import REQUEST_LINE
-from exporter.protocol.http2_frames import PREFACE
 from exporter.taps.capture.packets import ACK, SYN, Segment, ports, reverse
 from exporter.taps.capture.reassembly import (
     HOLE_SECONDS,

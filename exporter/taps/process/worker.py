@@ -22,7 +22,11 @@ from time import monotonic
 
 import uvloop
 
-from exporter.interpreter import TAP_OLD_THRESHOLD, limit_garbage_collection
+from exporter.interpreter import (
+    TAP_OLD_THRESHOLD,
+    limit_garbage_collection,
+    return_free_memory,
+)
 from exporter.log import set_up
 from exporter.protocol.detection import observe
 from exporter.protocol.events import ObserverSettings as WireSettings
@@ -96,6 +100,7 @@ async def _serve(link: socket.socket) -> None:
     drop_capabilities()
     writer.write(line({"started": [one.name() for one in taps]}))
     limit_garbage_collection(TAP_OLD_THRESHOLD)
+    return_free_memory()
 
     seconds: asyncio.Future[float] = asyncio.get_running_loop().create_future()
     replied = asyncio.Event()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from hpack import Encoder, NeverIndexedHeaderTuple
 
-from exporter.protocol.http2_frames import PREFACE
+from exporter.protocol.detection import PREFACE
 
 
 def _http1(status: str, text: str, header: str = "") -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from exporter.protocol.http2_frames import PREFACE
+from exporter.protocol.detection import PREFACE
 from exporter.taps.proxy.tls import HTTP1, HTTP2
 
 _EMPTY_LINES = re.compile(rb"[\r\n]*")
