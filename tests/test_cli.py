@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import click
@@ -13,6 +14,7 @@ import pytest
 
 from tokenslo import cli
 from tokenslo.cli import COMMANDS
+from tokenslo.version import VERSION
 
 ROOT = Path(__file__).parent.parent
 
@@ -65,6 +67,11 @@ def tokenslo(*arguments: str, **options: object) -> subprocess.CompletedProcess[
 def test_top_level_help_lists_the_commands(arguments: tuple[str, ...]) -> None:
     done = tokenslo(*arguments)
     assert (done.returncode, done.stdout, done.stderr) == (0, HELP, "")
+
+
+def test_the_version_is_that_of_the_distribution() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["version"] == VERSION
 
 
 def test_version_option_prints_the_version() -> None:

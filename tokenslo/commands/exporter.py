@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,6 +17,7 @@ from promql.client_config import DIRECT, HttpClientConfig, http_client_config
 from slos.model import Service
 from tokenslo.extras import require
 from tokenslo.file_name import FILE_NAME
+from tokenslo.version import VERSION
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -65,7 +65,7 @@ def exporter(config: str | None, **flags: tuple[str, ...]) -> None:
     services, http = _services(settings), _http(settings)
     set_up(settings.log_level)
     with http_client_config(http):
-        asyncio.run(run(settings, services, version("tokenslo")))
+        asyncio.run(run(settings, services, VERSION))
 
 
 # Parsers of files that are not given would only hold memory.
