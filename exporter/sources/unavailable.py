@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from exporter.samples import Measurement, Missing, Model
 from slos.signals import MAIN_SIGNALS
@@ -38,7 +39,15 @@ class Unavailable:
 
     def missing(self, signal: str, model: Model) -> Missing:
         """Return the entry for one signal of one model."""
-        return Missing(signal, *model, self.reason, self.fix, unread=self.unread)
+        if self.unread:
+            return Missing(signal, *model, self.reason, self.fix, unread=True)
+        return known_missing(signal, *model, self.reason, self.fix)
+
+
+@lru_cache(maxsize=65_536)
+def known_missing(signal: str, model: str, version: str, reason: str, fix: str) -> Missing:
+    """Return the same object for the same arguments: they hardly change between scrapes."""
+    return Missing(signal, model, version, reason, fix)
 
 
 TAP_SIGNALS = (

@@ -16,6 +16,7 @@ from exporter.sources.unavailable import (
     REQUEST_TIMING,
     TAP_SIGNALS,
     Unavailable,
+    known_missing,
 )
 from slos.signals import MAIN_SIGNALS
 
@@ -219,7 +220,7 @@ def missing(
     if unread and not entry.never:
         return unread.missing(signal, (info.model, info.version))
     fix = f"{STEPS}: {', '.join(steps)}" if entry.fix == STEPS and steps else entry.fix
-    return _missing(signal, info.model, info.version, entry.reason, fix)
+    return known_missing(signal, info.model, info.version, entry.reason, fix)
 
 
 @lru_cache(maxsize=2 * MAX_MODELS)
@@ -228,9 +229,3 @@ def all_missing(
 ) -> tuple[Missing, ...]:
     """Return the entries of all signals but the measured ones, if every part could be read."""
     return tuple(missing(signal, info, steps) for signal in MAIN_SIGNALS if signal not in measured)
-
-
-@lru_cache(maxsize=65_536)
-def _missing(signal: str, model: str, version: str, reason: str, fix: str) -> Missing:
-    """Return the same object for the same arguments: they hardly change between scrapes."""
-    return Missing(signal, model, version, reason, fix)
