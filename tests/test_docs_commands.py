@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import signal
+import ssl
 import subprocess
 import sys
 import urllib.request
@@ -25,7 +26,7 @@ from tokenslo.cli import COMMANDS, main
 from tokenslo.commands import gate
 from tools.docs.pages import ROOT, every_fence
 
-STARTED = re.compile(r"metrics (http://127\.0\.0\.1:\d+)/metrics")
+STARTED = re.compile(r"metrics (https?://127\.0\.0\.1:\d+)/metrics")
 
 
 def free_port() -> int:
@@ -65,7 +66,8 @@ def start_and_stop_sidecar(arguments: list[str], folder: Path) -> None:
                 break
         else:
             pytest.fail("".join(lines))
-        with urllib.request.urlopen(f"{found[1]}/healthz") as answer:  # noqa: S310 (our own)
+        unverified = ssl._create_unverified_context()  # noqa: S323 (a certificate of this test)
+        with urllib.request.urlopen(f"{found[1]}/healthz", context=unverified) as answer:  # noqa: S310
             assert answer.status == 200
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=30)
@@ -80,7 +82,29 @@ def test_sidecars_start_as_written(command: str, tmp_path: Path) -> None:
     if "capture=" in command and os.geteuid():
         pytest.skip("needs CAP_NET_RAW")
     (tmp_path / "examples").symlink_to(ROOT / "examples")
+    if "--web-config" in command:
+        write_web_config(tmp_path)
     start_and_stop_sidecar(shlex.split(command), tmp_path)
+
+
+def write_web_config(folder: Path) -> None:
+    """Write the documented web configuration file, and the certificate that it names."""
+    (page,) = (fence for _, fence in every_fence("yaml") if fence.title == "web.yaml")
+    (folder / "web.yaml").write_text(page.body)
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
+         "-nodes", "-subj", "/CN=localhost", "-keyout", "tls.key", "-out", "tls.crt"],
+        cwd=folder, check=True, capture_output=True,
+    )  # fmt: skip
+
+
+def test_the_container_runs_the_documented_sidecar(tmp_path: Path) -> None:
+    """Without a container: what follows the image's name are arguments of `tokenslo`."""
+    commands = [command for _, fence in every_fence("sh") for command in fence.commands]
+    (command,) = (each for each in commands if each.startswith("podman run "))
+    image, _, arguments = command.partition(" tokenslo:0.1.0 ")
+    assert "--read-only" in image
+    start_and_stop_sidecar(["tokenslo", *shlex.split(arguments)], tmp_path)
 
 
 def exit_code(arguments: list[str]) -> int:
@@ -224,8 +248,8 @@ def installs_this_project_or_its_tools(arguments: list[str]) -> bool:
     )
 
 
-def is_about_a_chart_or_file_of_this_folder(arguments: list[str]) -> bool:
-    """Whether the paths in ``deploy/`` that Helm gets exist."""
+def names_files_of_this_folder(arguments: list[str]) -> bool:
+    """Whether the named paths in ``deploy/`` exist."""
     return all((ROOT / word).exists() for word in arguments if word.startswith("deploy/"))
 
 
@@ -237,9 +261,11 @@ OTHERS: dict[str, Callable[[list[str]], bool]] = {
     "tokenslo": lambda arguments: arguments[1] in COMMANDS,
     # Run by tests of their own.
     "amtool": lambda arguments: arguments == ["amtool", "check-config", "alertmanager.yml"],
-    "helm": is_about_a_chart_or_file_of_this_folder,
+    "helm": names_files_of_this_folder,
     "kubectl": lambda arguments: arguments[1] in ("apply", "get", "port-forward"),
     "mkdocs": lambda arguments: arguments == ["mkdocs", "build", "--strict"],
+    "pip-audit": names_files_of_this_folder,  # needs a network
+    "podman": names_files_of_this_folder,
     "promtool": lambda arguments: arguments[1:3] == ["test", "rules"],
     "curl": lambda arguments: any("$PROMETHEUS" in word for word in arguments),
 }

@@ -65,6 +65,7 @@ def pages() -> list[Path]:
     return [
         ROOT / "README.md",
         ROOT / "CONTRIBUTING.md",
+        ROOT / "SECURITY.md",
         ROOT / "bench/README.md",
         *sorted((ROOT / "deploy").rglob("*.md")),
         *sorted((ROOT / "docs").rglob("*.md")),
