@@ -37,6 +37,7 @@ _LLM_KEYS = frozenset(
         *("kv_cache_config", "tensor_parallel_size", "cuda_graph_config", "triton_config"),
         *("use_cuda_graph", "num_postprocess_workers", "scheduler_config", "max_num_tokens"),
         *("enable_chunked_prefill", "pipeline_parallel_size", "enable_iter_perf_stats"),
+        "return_perf_metrics",
     )
 )
 

@@ -82,10 +82,10 @@ def as_json(report: ConfigReport, version: str) -> str:
     )
 
 
-def as_sarif(report: ConfigReport, version: str) -> str:
+def as_sarif(report: ConfigReport, version: str, tool: str = "tokenslo check-config") -> str:
     """Render SARIF 2.1.0 for code hosts."""
     return sarif_text(
-        "tokenslo check-config",
+        tool,
         version,
         [SarifRule(id_, row.name, row.finds, row.severity) for id_, row in CHECKS.items()],
         map(_sarif_result, report.findings),

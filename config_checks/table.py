@@ -101,9 +101,12 @@ CHECKS: Mapping[str, ConfigCheck] = {
         "error",
         ("ttft", "availability"),
         ("engine",),
-        "several instances of an engine without a set of GPUs for each",
+        "several instances of an engine without a set of GPUs for each, or without the start "
+        "command for them",
         "all instances load on the same GPUs, or the load fails",
-        'set gpu_device_ids with one set for each instance, such as "0,1;2,3"',
+        'set gpu_device_ids with one set for each instance, such as "0,1;2,3", and start Triton '
+        "with --multi-model (of launch_triton_server.py) or TRTLLM_ORCHESTRATOR=1; the LLM API "
+        "needs --no-mpi instead",
         batching.instances_without_devices,
     ),
     "TC006": ConfigCheck(
@@ -130,7 +133,7 @@ CHECKS: Mapping[str, ConfigCheck] = {
         "unbounded-queue",
         "warning",
         ("ttft", "queue"),
-        ("cpp",),
+        ("engine",),
         "a queue of an engine without limit (`max_queue_size` 0)",
         "in an overload all requests wait too long, instead of some that are rejected",
         "set default_queue_policy { max_queue_size }; `tokenslo server-config --capacity` has its "
@@ -172,7 +175,7 @@ CHECKS: Mapping[str, ConfigCheck] = {
         "batch-limits-differ",
         "warning",
         ("availability", "queue"),
-        ("cpp",),
+        ("engine",),
         "Triton's `max_batch_size` different from the engine's",
         "above the engine's: errors; below: capacity that is not used",
         "set max_batch_size to that of the engine",
@@ -193,9 +196,10 @@ CHECKS: Mapping[str, ConfigCheck] = {
         "warning",
         ("itl", "tpot"),
         ("llm",),
-        "CUDA graphs that are off, or whose batch sizes end below `max_batch_size`",
+        "CUDA graphs that are off, whose batch sizes end below `max_batch_size`, or do not "
+        "include it without `enable_padding`",
         "1.3 to 1.5 times less throughput, and ITL grows accordingly",
-        "set cuda_graph_config with batch sizes up to max_batch_size",
+        "set cuda_graph_config with batch sizes up to max_batch_size, and enable_padding",
         memory.cuda_graphs,
     ),
     "TC015": ConfigCheck(
@@ -262,11 +266,13 @@ CHECKS: Mapping[str, ConfigCheck] = {
         "metrics-off",
         "error",
         ("availability", "ttft"),
-        ("containers",),
-        "flags of Triton that switch off metrics, or a missing one that an objective needs",
+        (),
+        "flags of Triton that switch off metrics, a missing one that an objective needs, or "
+        "missing options of trtllm-serve",
         "dashboards are empty and alerts cannot fire",
-        "start with --allow-metrics=true and --metrics-config histogram_latencies=true, and "
-        "without counter_latencies=false",
+        "start Triton with --allow-metrics=true and --metrics-config histogram_latencies=true, "
+        "and without counter_latencies=false; set enable_iter_perf_stats and return_perf_metrics "
+        "of trtllm-serve to true",
         deployment.metrics_off,
     ),
     "TC022": ConfigCheck(

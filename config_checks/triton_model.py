@@ -72,8 +72,9 @@ class TritonModel:
 
     @property
     def max_batch_size(self) -> Setting | None:
-        """The batch limit of Triton."""
-        return self.config.get("max_batch_size")
+        """The batch limit of Triton; that of model.yaml replaces it."""
+        below = self.options.get("triton_config", "max_batch_size") if self.options else None
+        return below or self.config.get("max_batch_size")
 
     @property
     def engine_batch_size(self) -> Setting | None:

@@ -16,6 +16,7 @@ _CONTAINER_KEYS = (
     *("livenessProbe", "startupProbe", "readinessProbe", "command", "args"),
     "terminationGracePeriodSeconds",
 )
+_ORCHESTRATOR = "TRTLLM_ORCHESTRATOR"
 _LONG_FLAG = re.compile(r"--?([\w-]+)(?:=(.*))?", re.DOTALL)
 
 
@@ -54,6 +55,27 @@ class ServerContainer:
     def is_triton(self) -> bool:
         """Whether the start command runs Triton."""
         return any(word.split("/")[-1] == "tritonserver" for word, _ in self.words)
+
+    @property
+    def orchestrates(self) -> bool:
+        """Whether TensorRT-LLM's orchestrator mode is on, by its variable or by NVIDIA's script."""
+        variables = [(one.get("name"), one.get("value")) for one in self.container.each("env")]
+        return bool(self.flags("multi-model")) or any(
+            name is not None and name.text == _ORCHESTRATOR and value is not None and value.true
+            for name, value in variables
+        )
+
+    @property
+    def starts_mpi(self) -> bool:
+        """Whether the start command uses MPI: itself, or by NVIDIA's script without `--no-mpi`."""
+        names = {word.rpartition("/")[2] for word, _ in self.words}
+        script = "launch_triton_server.py" in names and not self.flags("no-mpi")
+        return script or "mpirun" in names
+
+    @property
+    def is_trtllm_serve(self) -> bool:
+        """Whether the start command runs trtllm-serve."""
+        return any(word.rpartition("/")[2] == "trtllm-serve" for word, _ in self.words)
 
     def flags(self, name: str) -> list[tuple[str, Setting]]:
         """Return the values of a flag, ``--name=value`` or ``--name value``."""

@@ -25,7 +25,10 @@ class SarifRule:
 
 @dataclass(frozen=True, slots=True)
 class SarifResult:
-    """A finding of a rule; ``line`` counts from 1 and is 0 for a file as a whole."""
+    """A finding of a rule; ``line`` counts from 1 and is 0 for a file as a whole.
+
+    ``file`` is a path or an address.
+    """
 
     rule: str
     severity: str
@@ -81,7 +84,10 @@ def _rule(rule: SarifRule) -> dict[str, Any]:
 
 def _result(each: SarifResult, index: int) -> dict[str, Any]:
     path = Path(each.file)
-    uri = path.as_uri() if path.is_absolute() else quote(path.as_posix())
+    if "://" in each.file:
+        uri = each.file
+    else:
+        uri = path.as_uri() if path.is_absolute() else quote(path.as_posix())
     return {
         "ruleId": each.rule,
         "ruleIndex": index,

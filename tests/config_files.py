@@ -68,6 +68,8 @@ num_postprocess_workers: 4
 cuda_graph_config:
   batch_sizes: [1, 8, 32]
 max_num_tokens: 8192
+enable_iter_perf_stats: true
+return_perf_metrics: true
 """
 
 DEPLOYMENT = """\

@@ -60,6 +60,34 @@ FAULTS = [
     ),
     ("TC004", "warning", BLS_FILE, "count: 64", "count: 8", 4, "64 are needed"),
     ("TC005", "error", ENGINE_FILE, "count: 1", "count: 2", 9, "2 instances and 1 sets"),
+    (
+        "TC008",
+        "warning",
+        ENGINE_FILE,
+        "default_queue_policy: { max_queue_size: 12 }",
+        "",
+        5,
+        "is not set",
+    ),
+    (
+        "TC014",
+        "warning",
+        SERVE,
+        "[1, 8, 32]",
+        "[1, 8, 64]",
+        6,
+        "no graph is for a batch of 32, and enable_padding is not true",
+    ),
+    (
+        "TC021",
+        "warning",
+        SERVE,
+        "perf_stats: true",
+        "perf_stats: false",
+        8,
+        "enable_iter_perf_stats is false: /metrics of trtllm-serve has no iteration records",
+    ),
+    ("TC021", "note", SERVE, "return_perf_metrics: true", "", 1, "is not set, so false: trtllm"),
     ("TC006", "warning", ENGINE_FILE, "microseconds: 0", "microseconds: 500", 6, "is 500"),
     ("TC007", "error", ENGINE_FILE, "inflight_fused_batching", "V1", 11, "is V1"),
     ("TC008", "warning", ENGINE_FILE, "max_queue_size: 12", "max_queue_size: 0", 7, "is 0"),
@@ -722,3 +750,118 @@ def test_workers_on_the_command_line_are_read(
     write(folder, {DEPLOY: FILES[DEPLOY].replace(command, start), SERVE: options})
     evidence = [one["evidence"] for one in findings(folder) if one["check"] == "TC016"]
     assert evidence == found
+
+
+def unchecked(folder: Path, id_: str) -> list[str]:
+    rows = json.loads(invoke(folder, "--json").stdout)["unchecked"]
+    return [one["reason"] for one in rows if one["check"] == id_]
+
+
+TWO_INSTANCES = (("count: 1", "count: 2"), ('"0,1"', '"0,1;2,3"'))
+TRITON = "command: [tritonserver, --exit-timeout-secs=300]"
+SCRIPT = "command: [python3, scripts/launch_triton_server.py, --exit-timeout-secs=300{}]"
+LLM_MODEL = """\
+name: "tensorrt_llm"
+backend: "python"
+max_batch_size: 0
+model_transaction_policy { decoupled: true }
+instance_group [ { count: 2 kind: KIND_CPU } ]
+model_warmup [ { name: "first" batch_size: 1 } ]
+parameters: { key: "gpu_device_ids" value: { string_value: "0,1;2,3" } }
+"""
+
+
+def replaced(text: str, *pairs: tuple[str, str]) -> str:
+    for old, new in pairs:
+        assert old in text
+        text = text.replace(old, new)
+    return text
+
+
+@pytest.mark.parametrize(
+    ("command", "found"),
+    [
+        (TRITON, ["no container sets --multi-model or TRTLLM_ORCHESTRATOR=1"]),
+        (SCRIPT.format(", --multi-model"), []),
+        (f"env: [{{name: TRTLLM_ORCHESTRATOR, value: '1'}}]\n          {TRITON}", []),
+    ],
+)
+def test_instances_of_an_engine_need_the_orchestrator(
+    command: str, found: list[str], folder: Path
+) -> None:
+    deployment = replaced(FILES[DEPLOY], (TRITON, command))
+    write(folder, {ENGINE_FILE: replaced(ENGINE, *TWO_INSTANCES), DEPLOY: deployment})
+    evidence = [str(one["evidence"]) for one in findings(folder) if one["check"] == "TC005"]
+    assert [one.partition(", and ")[2] for one in evidence] == found
+
+
+@pytest.mark.parametrize(
+    ("command", "found"),
+    [
+        (TRITON, []),
+        (SCRIPT.format(""), ["a container starts Triton with MPI, without --no-mpi"]),
+        (SCRIPT.format(", --no-mpi"), []),
+    ],
+)
+def test_instances_of_the_llm_api_need_no_mpi(command: str, found: list[str], folder: Path) -> None:
+    files = {
+        ENGINE_FILE: LLM_MODEL,
+        "repository/tensorrt_llm/1/model.yaml": "model: llama\nmax_batch_size: 64\n",
+        DEPLOY: replaced(FILES[DEPLOY], (TRITON, command)),
+    }
+    write(folder, files)
+    evidence = [str(one["evidence"]) for one in findings(folder) if one["check"] == "TC005"]
+    assert [one.partition(", and ")[2] for one in evidence] == found
+
+
+def test_instances_without_a_container_are_named_as_unchecked(folder: Path) -> None:
+    write(folder, {ENGINE_FILE: replaced(ENGINE, *TWO_INSTANCES)})
+    done = invoke(folder, "--json", paths=("repository",))
+    reasons = {one["check"]: one["reason"] for one in json.loads(done.stdout)["unchecked"]}
+    assert reasons["TC005"].startswith("tensorrt_llm has 2 instances, and no container was given")
+
+
+def test_batch_limits_of_the_llm_api_are_compared(folder: Path) -> None:
+    limits = "model: llama\nmax_batch_size: 64\ntriton_config:\n  max_batch_size: {}\n"
+    options = "repository/tensorrt_llm/1/model.yaml"
+    write(folder, {ENGINE_FILE: LLM_MODEL, options: limits.format(96)})
+    (found,) = (one for one in findings(folder) if one["check"] == "TC012")
+    assert (found["severity"], found["line"]) == ("error", 4)
+    assert str(found["evidence"]).startswith("max_batch_size of tensorrt_llm is 96, of its engine")
+    write(folder, {options: limits.format(0)})  # Triton does not batch
+    assert "TC012" not in {one["check"] for one in findings(folder)}
+
+
+def test_an_unlimited_queue_of_the_llm_api_is_named(folder: Path) -> None:
+    options = {"repository/tensorrt_llm/1/model.yaml": "model: llama\n"}
+    write(folder, {ENGINE_FILE: LLM_MODEL, **options})
+    expected = "the queue of tensorrt_llm is that of the LLM API, which has no limit"
+    assert unchecked(folder, "TC008") == [expected]
+
+
+def test_gpus_of_several_servers_are_named_as_unknown(folder: Path) -> None:
+    assert unchecked(folder, "TC009") == [
+        f"the GPUs of a server are not in its LLM options ({folder / SERVE})"
+    ]
+
+
+def test_the_tokenizer_of_an_ensemble_is_named_as_unknown(folder: Path) -> None:
+    assert unchecked(folder, "TC013") == []
+    step = '  { model_name: "tensorrt_llm" model_version: -1 }\n'
+    more = step.replace("tensorrt_llm", "postprocessing") + "," + step
+    write(folder, {ENSEMBLE_FILE: replaced(FILES[ENSEMBLE_FILE], (step, more))})
+    (reason,) = unchecked(folder, "TC013")
+    assert reason.startswith("the ensemble ensemble detokenizes each response alone")
+
+
+def test_padded_graphs_need_no_graph_of_every_size(folder: Path) -> None:
+    padded = replaced(FILES[SERVE], ("[1, 8, 32]", "[1, 8, 64]\n  enable_padding: true"))
+    write(folder, {SERVE: padded})
+    assert "TC014" not in {one["check"] for one in findings(folder)}
+
+
+def test_workers_that_are_not_a_number_are_named(folder: Path) -> None:
+    start = "command: [trtllm-serve, llama, --num_postprocess_workers, $WORKERS]"
+    write(folder, {DEPLOY: replaced(FILES[DEPLOY], (TRITON, start))})
+    (reason,) = unchecked(folder, "TC016")
+    assert reason.endswith("is '$WORKERS', not a number")

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager, redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
 
+import jsonschema
 import pytest
 from aiohttp import ClientSession, web
 
@@ -28,6 +29,7 @@ from tests.fake_triton import FakeTriton, Handler, config, core, ensemble, fake_
 from tests.load_reports import write_report
 from tests.service_example import objective, service
 from tests.test_exporter_command import FIRST_RESPONSE, GAUGE, eventually, sidecar
+from tests.test_lint_command import SARIF
 from tokenslo.cli import main
 
 CAPACITY_SLO = """\
@@ -243,6 +245,26 @@ async def test_the_configuration_of_triton_is_checked(tmp_path: Path) -> None:
     assert "Not visible remotely: " in shown
 
 
+async def test_findings_on_the_configuration_are_written_as_sarif() -> None:
+    model = config("tensorrtllm", decoupled=False)
+    async with triton(configs={"chat model": model}) as fake:
+        _, text, _ = await run(fake.url, "--sarif")
+        url = fake.url
+    sarif = json.loads(text)
+    jsonschema.validate(sarif, json.loads(json.dumps(SARIF).replace("^TL", "^TC")))
+    (sarif_run,) = sarif["runs"]
+    assert sarif_run["tool"]["driver"]["name"] == "tokenslo doctor"
+    (place,) = next(one for one in sarif_run["results"] if one["ruleId"] == "TC002")["locations"]
+    address = place["physicalLocation"]["artifactLocation"]["uri"]
+    assert address == f"{url}/v2/models/chat%20model/config"
+
+
+async def test_two_formats_are_an_error() -> None:
+    code, _, error = await run("http://localhost:1", "--json", "--sarif")
+    assert code == 2
+    assert "give --json or --sarif, not both" in error
+
+
 async def test_queues_of_triton_are_compared_with_a_capacity(tmp_path: Path) -> None:
     slo = tmp_path / "slo.yaml"
     slo.write_text(CAPACITY_SLO)
@@ -360,7 +382,9 @@ async def test_trtllm_serve_is_recognised_before_its_metrics_are_read() -> None:
         [server] = diagnosis.servers
         assert (server.setting, server.what) == ("trtllm", "trtllm-serve")
         assert "once" in server.note
-        assert "tokenslo exporter --trtllm" in as_text(diagnosis)
+        shown = " ".join(as_text(diagnosis).split())
+        assert "tokenslo exporter --trtllm" in shown
+        assert "Not visible remotely: all checks. Fix: run `tokenslo check-config`" in shown
         assert fake.requested.index("/health") < fake.requested.index("/metrics")
 
 

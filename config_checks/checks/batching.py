@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from config_checks.configuration import Configuration
 from config_checks.findings import ConfigFault, Unseen
 from config_checks.setting import Setting
-from config_checks.triton_model import TritonModel, batch_limit
+from config_checks.triton_model import ENGINE, TritonModel, batch_limit
 
 ENOUGH_INSTANCES = 5
 """Instances of pre- and post-processing that keep up with an engine."""
@@ -45,14 +45,29 @@ def _has_template(setting: Setting) -> bool:
     return bool(setting.templates)
 
 
-def instances_without_devices(config: Configuration) -> Iterator[ConfigFault]:
-    """Find several instances of an engine without a set of GPUs for each."""
+def instances_without_devices(config: Configuration) -> Iterator[ConfigFault | Unseen]:
+    """Find several instances of an engine without a set of GPUs for each, or an orchestrator."""
+    # docs/llama_multi_instance.md of tensorrtllm_backend
     for model in config.engines:
         count, setting = model.instances
-        if count > 1 and len(model.device_sets) != count:
-            sets = len(model.device_sets)
+        sets = len(model.device_sets)
+        if count < 2:
+            continue
+        if sets != count:
             evidence = f"{model.name} has {count} instances and {sets} sets in gpu_device_ids"
             yield ConfigFault(setting, evidence)
+        elif not config.containers:
+            yield Unseen(
+                f"{model.name} has {count} instances, and no container was given: whether its "
+                "start command fits them is not known"
+            )
+        elif model.backend == ENGINE:
+            if not any(container.orchestrates for container in config.containers):
+                evidence = "no container sets --multi-model or TRTLLM_ORCHESTRATOR=1"
+                yield ConfigFault(setting, f"{model.name} has {count} instances, and {evidence}")
+        elif any(container.starts_mpi for container in config.containers):
+            evidence = "a container starts Triton with MPI, without --no-mpi"
+            yield ConfigFault(setting, f"{model.name} has {count} instances, and {evidence}")
 
 
 def queue_delay(config: Configuration) -> Iterator[ConfigFault]:
@@ -76,27 +91,32 @@ def _is_v1(model: TritonModel) -> bool:
     return model.parameter_text("gpt_model_type").lower() == "v1"
 
 
-def unbounded_queue(config: Configuration) -> Iterator[ConfigFault]:
+def unbounded_queue(config: Configuration) -> Iterator[ConfigFault | Unseen]:
     """Find queues of engines without a limit of length; a timeout has no effect on them."""
-    for model in config.cpp_engines:
-        batching = model.config.get("dynamic_batching")
-        if batching is None:
+    for model in config.engines:
+        if model.backend != ENGINE:
+            yield Unseen(f"the queue of {model.name} is that of the LLM API, which has no limit")
             continue
-        size = batching.get("default_queue_policy", "max_queue_size")
+        batching = model.config.get("dynamic_batching")
+        size = batching.get("default_queue_policy", "max_queue_size") if batching else None
         if size is not None and (size.templates or size.number):
             continue
         state = "not set" if size is None else size.text or "empty"
-        yield ConfigFault(size or batching, f"max_queue_size of {model.name} is {state}")
+        where = size or batching or model.config
+        yield ConfigFault(where, f"max_queue_size of {model.name} is {state}")
 
 
 def batch_limits_differ(config: Configuration) -> Iterator[ConfigFault | Unseen]:
     """Find Triton's batch limit that is not the engine's."""
-    for model in config.cpp_engines:
+    for model in config.engines:
         own, engine = model.max_batch_size, model.engine_batch_size
+        if model.options and not (own and own.number):
+            continue  # the LLM API batches by itself
         if engine is None or engine.number is None:
-            yield Unseen(
-                f"config.json of the engine of {model.name} was not found in the given folders"
-            )
+            missing = "its config.json was not found"
+            if model.options:
+                missing = f"{model.options.file} does not set max_batch_size"
+            yield Unseen(f"the batch limit of the engine of {model.name} is not known: {missing}")
         elif own is not None and own.number is not None and own.number != engine.number:
             evidence = (
                 f"max_batch_size of {model.name} is {own.text}, of its engine {engine.text} "

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TypeGuard
 
 from config_checks.configuration import Configuration
-from config_checks.findings import ConfigFault, Unseen
+from config_checks.findings import ConfigFault, ConfigSeverity, Unseen
 from config_checks.setting import Setting
 from config_checks.workloads import ServerContainer
 
@@ -14,11 +14,16 @@ DEFAULT_GRACE = 30.0
 """Seconds of ``terminationGracePeriodSeconds`` and of Triton's ``--exit-timeout-secs``."""
 ENDPOINT_REMOVAL = 15.0
 """Seconds after the deletion of a pod until no client sends requests to it any more."""
+_METRICS_OPTIONS: Mapping[str, tuple[ConfigSeverity, str]] = {
+    "enable_iter_perf_stats": ("warning", "/metrics of trtllm-serve has no iteration records"),
+    "return_perf_metrics": ("note", "trtllm-serve has no /prometheus/metrics"),
+}
+"""Options of trtllm-serve without which a page is empty or absent; both are false by default."""
 _FALSE = ("false", "0", "no", "off")
 
 
 def metrics_off(config: Configuration) -> Iterator[ConfigFault | Unseen]:
-    """Find flags that switch metrics off, and the histogram that an objective needs."""
+    """Find flags and options that switch metrics off, and the histogram an objective needs."""
     for container in config.containers:
         if not container.words:
             yield Unseen(f"{container.container.file} has no start command")
@@ -36,6 +41,16 @@ def metrics_off(config: Configuration) -> Iterator[ConfigFault | Unseen]:
         if container.is_triton and not histogram and config.objectives(("ttft",)):
             evidence = "--metrics-config histogram_latencies=true is missing"
             yield ConfigFault(container.words[0][1], evidence, "warning")
+    if not config.containers and not config.options:
+        yield Unseen("no container of a server and no options of trtllm-serve were given")
+    for options in config.options:
+        for key, (severity, page) in _METRICS_OPTIONS.items():
+            setting = options.get(key)
+            if setting is not None and setting.templates:
+                continue
+            if setting is None or not setting.true:
+                state = "not set, so false" if setting is None else setting.text or "empty"
+                yield ConfigFault(setting or options, f"{key} is {state}: {page}", severity)
 
 
 def no_startup_probe(config: Configuration) -> Iterator[ConfigFault]:

@@ -29,8 +29,11 @@ def _fraction(model: TritonModel) -> tuple[float, Setting] | None:
     return setting.number, setting
 
 
-def shared_kv_memory(config: Configuration) -> Iterator[ConfigFault]:
+def shared_kv_memory(config: Configuration) -> Iterator[ConfigFault | Unseen]:
     """Find engines on the same GPUs whose shares of memory exceed it."""
+    if config.options and len(config.options) + len(config.engines) > 1:
+        files = ", ".join(options.file for options in config.options)
+        yield Unseen(f"the GPUs of a server are not in its LLM options ({files})")
     sized = [(model, found) for model in config.engines if (found := _fraction(model))]
     for model, (fraction, setting) in sized:
         gpus = {gpu for group in model.device_sets for gpu in group}
@@ -104,11 +107,20 @@ def cuda_graphs(config: Configuration) -> Iterator[ConfigFault | Unseen]:
                 f"the largest graph is for a batch of {top:g}, max_batch_size is {limit.text}"
             )
             yield ConfigFault(where, evidence)
+        elif numbers and limit.number not in numbers and not _pads(graphs):
+            evidence = f"no graph is for a batch of {limit.text}, and enable_padding is not true"
+            yield ConfigFault(sizes[-1], evidence)
     for model in config.cpp_engines:
         setting = model.parameter("cuda_graph_mode")
         if setting is not None and not setting.templates and not setting.true:
             evidence = f"cuda_graph_mode of {model.name} is {setting.text or 'empty'}"
             yield ConfigFault(setting, evidence, "note")
+
+
+def _pads(graphs: Setting) -> bool:
+    """Whether a batch without a graph of its size is padded to the next; the default is no."""
+    padding = graphs.get("enable_padding")
+    return padding is not None and (padding.true or bool(padding.templates))
 
 
 def parallel_without_nvlink(config: Configuration) -> Iterator[ConfigFault | Unseen]:

@@ -9,6 +9,7 @@ from config_checks.findings import ConfigFault, Unseen
 from config_checks.triton_model import TritonModel
 
 _SHOWN = 4
+_WORKERS = ("num_postprocess_workers", "num-postprocess-workers")
 
 
 def unfilled_template(config: Configuration) -> Iterator[ConfigFault]:
@@ -57,15 +58,25 @@ def decoupled_differs(config: Configuration) -> Iterator[ConfigFault]:
                 yield ConfigFault(model.decoupled or model.config, evidence)
 
 
-def no_accumulated_tokens(config: Configuration) -> Iterator[ConfigFault]:
+def no_accumulated_tokens(config: Configuration) -> Iterator[ConfigFault | Unseen]:
     """Find streams that are detokenized one token at a time."""
+    streams = {model.name for model in config.engines if model.decoupled and model.decoupled.true}
     for model in config.models:
+        if model.backend == "ensemble" and streams & set(model.steps) and _detokenizes(model):
+            yield Unseen(
+                f"the ensemble {model.name} detokenizes each response alone, and only a BLS has "
+                "accumulate_tokens: whether its tokenizer needs it is not in the files"
+            )
         if model.is_bls and model.decoupled is not None and model.decoupled.true:
             setting = model.parameter("accumulate_tokens")
             if setting is None or not (setting.templates or setting.true):
                 state = "not set, so false" if setting is None else setting.text or "empty"
                 where = setting or model.config
                 yield ConfigFault(where, f"accumulate_tokens of {model.name} is {state}")
+
+
+def _detokenizes(ensemble: TritonModel) -> bool:
+    return "postprocessing" in ensemble.steps
 
 
 def no_warmup(config: Configuration) -> Iterator[ConfigFault]:
@@ -80,20 +91,25 @@ def no_warmup(config: Configuration) -> Iterator[ConfigFault]:
 
 def few_postprocess_workers(config: Configuration) -> Iterator[ConfigFault | Unseen]:
     """Find trtllm-serve with detokenization in the server's own process."""
-    flags = [
-        (value, where)
-        for container in config.containers
-        for name in ("num_postprocess_workers", "num-postprocess-workers")
-        for value, where in container.flags(name)
+    servers = [container for container in config.containers if container.is_trtllm_serve]
+    by_server = [
+        [flag for name in _WORKERS for flag in container.flags(name)] for container in servers
     ]
+    flags = [flag for own in by_server for flag in own]
     for value, where in flags:
-        if value.isdecimal() and not int(value):
+        if not value.isdecimal():
+            yield Unseen(f"--num_postprocess_workers of {where.file} is {value!r}, not a number")
+        elif not int(value):
             yield ConfigFault(where, f"--num_postprocess_workers is {value}")
     if not config.options and not flags:
         yield Unseen("the option belongs to trtllm-serve, and none of its option files was given")
+    # Which one wins where both are given depends on the release.
+    by_flags = bool(by_server) and all(by_server)
     for options in config.options:
         setting = options.get("num_postprocess_workers")
-        # Which one wins where both are given depends on the release.
-        if (setting is None and not flags) or (setting is not None and setting.number == 0):
-            state = "not set, so 0" if setting is None else "0"
-            yield ConfigFault(setting or options, f"num_postprocess_workers is {state}")
+        if setting is not None and setting.number == 0:
+            yield ConfigFault(setting, "num_postprocess_workers is 0")
+        elif setting is None and flags and not by_flags:
+            yield Unseen(f"which server reads {options.file}, without num_postprocess_workers")
+        elif setting is None and not flags:
+            yield ConfigFault(options, "num_postprocess_workers is not set, so 0")

@@ -64,6 +64,11 @@ async def _served(
     return served_model(public(where), name, document)
 
 
+def unseen(reason: str) -> ConfigReport:
+    """Return the report on a server without a visible configuration."""
+    return ConfigReport((), tuple((id_, reason) for id_ in CHECKS))
+
+
 def configuration_rows(report: ConfigReport) -> list[tuple[str, str]]:
     """Return severity and text of each finding, then the checks that need files."""
     rows: list[tuple[str, str]] = []
@@ -72,7 +77,8 @@ def configuration_rows(report: ConfigReport) -> list[tuple[str, str]]:
         rows.append((each.severity, f"{each.check} {row.name}: {each.evidence} ({place(each)})"))
         rows.append(("", f"Threatens {', '.join(each.objectives)}: {row.costs}. Fix: {row.fix}"))
     rows += [("", note) for note in report.notes]
-    hidden = ", ".join(dict.fromkeys(id_ for id_, _ in report.unchecked))
-    fix = "run `tokenslo check-config` on the model repository and the manifests"
-    rows.append(("", f"Not visible remotely: {hidden}. Fix: {fix}"))
+    hidden = list(dict.fromkeys(id_ for id_, _ in report.unchecked))
+    fix = "run `tokenslo check-config` on the model repository, the options and the manifests"
+    shown = "all checks" if len(hidden) == len(CHECKS) else ", ".join(hidden)
+    rows.append(("", f"Not visible remotely: {shown}. Fix: {fix}"))
     return rows

@@ -18,8 +18,9 @@ from urllib.parse import urlsplit
 
 from admission.plan import AdmissionPlan
 from config_checks.findings import ConfigReport
+from config_checks.rendering import as_sarif as config_sarif
 from config_checks.rendering import finding_json, unchecked_json
-from exporter.doctor.config_findings import check_served, configuration_rows
+from exporter.doctor.config_findings import check_served, configuration_rows, unseen
 from exporter.doctor.server_config import FLAG, first_response_settings
 from exporter.doctor.sidecar_client import read_sidecar
 from exporter.methods import METHODS
@@ -127,7 +128,8 @@ async def _configuration(
     for server, url in zip(servers, urls, strict=True):
         if server.setting == "triton":
             return await check_served(base(url), services, limits, plan)
-    return None
+    names = ", ".join(dict.fromkeys(server.what for server in servers))
+    return unseen(f"{names} does not serve its configuration")
 
 
 def _settings(servers: Sequence[DetectedServer], urls: Sequence[str]) -> dict[str, str]:
@@ -255,6 +257,12 @@ def as_json(diagnosis: DoctorReport) -> str:
         "configuration": _configuration_json(diagnosis.configuration),
     }
     return json.dumps(document, indent=2) + "\n"
+
+
+def as_sarif(diagnosis: DoctorReport) -> str:
+    """Return the findings on the configuration as SARIF 2.1.0."""
+    report = diagnosis.configuration or ConfigReport((), ())
+    return config_sarif(report, diagnosis.version, "tokenslo doctor")
 
 
 def _configuration_json(report: ConfigReport | None) -> dict[str, object] | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from exporter.doctor.doctor import as_json, as_text, diagnose
+from exporter.doctor.doctor import as_json, as_sarif, as_text, diagnose
 from slos.terminal_text import terminal_text
 from tokenslo.admission_options import (
     CapacityOptions,
@@ -35,6 +35,7 @@ from tokenslo.servers import model_option, problems_of_command, timeout_option
 @timeout_option
 @http_config_option
 @click.option("--json", "json_", is_flag=True, help="Print JSON.")
+@click.option("--sarif", is_flag=True, help="Print the configuration's findings as SARIF 2.1.0.")
 def doctor(
     urls: tuple[str, ...],
     slo: tuple[str, ...],
@@ -45,6 +46,7 @@ def doctor(
     model: tuple[str, ...],
     timeout: str,
     json_: bool,
+    sarif: bool,
 ) -> int:
     """Report which signals live servers provide, at what quality, and how to get the others.
 
@@ -54,6 +56,8 @@ def doctor(
     server-config. The servers are only read. The exit code is 1 if
     an objective of an SLO file cannot be measured, and 2 if no server answers.
     """
+    if json_ and sarif:
+        raise click.UsageError("give --json or --sarif, not both.")
     options = {"model": model, "timeout": [timeout]}
     services = load_all(slo, libraries)
     if capacity is None and (input_tokens or output_tokens):
@@ -62,5 +66,8 @@ def doctor(
     plan = measured.optional_plan(services)
     with problems_of_command("doctor"):
         diagnosis = asyncio.run(diagnose(urls, services, version("tokenslo"), options, plan))
-    click.echo(as_json(diagnosis) if json_ else terminal_text(as_text(diagnosis)), nl=False)
+    if json_ or sarif:
+        click.echo((as_json if json_ else as_sarif)(diagnosis), nl=False)
+    else:
+        click.echo(terminal_text(as_text(diagnosis)), nl=False)
     return 0 if diagnosis.complete else 1
