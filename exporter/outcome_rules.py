@@ -128,6 +128,7 @@ RULES: Final[tuple[OutcomeRule, ...]] = (
     # Envoy, and the gateways on it
     OutcomeRule("shed", "capacity", "Envoy", ("503", "UNAVAILABLE"), "x-envoy-overloaded", "true"),
     OutcomeRule("shed", "capacity", "Envoy", ("503", "UNAVAILABLE"), text="reset reason: overflow"),
+    OutcomeRule("shed", "capacity", "Envoy", ("503", "UNAVAILABLE"), text="envoy overloaded"),
     OutcomeRule(
         "quota",
         "",
@@ -146,6 +147,7 @@ RULES: Final[tuple[OutcomeRule, ...]] = (
         ("408", "504", "UNAVAILABLE"),
         text="upstream max stream duration reached",
     ),
+    OutcomeRule("timeout", "total", "Envoy", ("408", "504"), text="downstream duration timeout"),
     OutcomeRule("timeout", "", "Envoy", ("504", "UNAVAILABLE"), text="upstream request timeout"),
     # Other gateways
     OutcomeRule("timeout", "idle", "nginx", ("504",), text="<center>nginx"),

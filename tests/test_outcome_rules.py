@@ -1,7 +1,7 @@
 """Recognition of outcomes: for every rule the bytes that its server or gateway sends.
 
-The bodies are those of the servers: recorded from Triton, nginx and HAProxy, else written after the
-source or the documentation of the sender.
+The bodies are those of the servers: recorded from Triton, Envoy, nginx and HAProxy, else written
+after the source or the documentation of the sender. test_outcomes_envoy.py has Envoy's own bytes.
 """
 
 from __future__ import annotations
@@ -287,10 +287,12 @@ CASES: list[OutcomeCase] = [
     # Envoy
     OutcomeCase(http(503, OVERFLOW, x_envoy_overloaded="true"), "shed", "capacity"),
     OutcomeCase(grpc(14, OVERFLOW), "shed", "capacity"),
+    OutcomeCase(http(503, "envoy overloaded"), "shed", "capacity"),
     OutcomeCase(http(429, "", x_envoy_ratelimited="true"), "quota", "429"),
     OutcomeCase(grpc(14, "local_rate_limited"), "quota", "UNAVAILABLE"),
     OutcomeCase(http(504, "stream timeout"), "timeout", "idle"),
     OutcomeCase(http(504, "upstream max stream duration reached"), "timeout", "total"),
+    OutcomeCase(http(504, "downstream duration timeout"), "timeout", "total"),
     OutcomeCase(http(504, "upstream request timeout"), "timeout", "504"),
     OutcomeCase(grpc(14, "upstream request timeout"), "timeout", "UNAVAILABLE"),
     # Other gateways
