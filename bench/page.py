@@ -49,12 +49,18 @@ def render(entries: Mapping[str, BenchEntry], results: Iterable[BenchResult | No
 
 def _conditions(results: Sequence[BenchResult]) -> Iterator[str]:
     yield "## Machine\n"
-    machines = list({tuple(result.machine.items()): result.machine for result in results}.values())
+    machines = _machines(results)
     if not machines:
         yield f"{NOT_MEASURED.capitalize()}: no bench was run.\n"
         return
-    for machine in machines:
-        yield _table(("fact", "value"), list(machine.items()))
+    for number, machine in enumerate(machines, 1):
+        value = f"machine {number}" if len(machines) > 1 else "value"
+        yield _table(("fact", value), list(machine.items()))
+
+
+def _machines(results: Iterable[BenchResult]) -> list[Mapping[str, str]]:
+    """Return the different machines of results."""
+    return list({tuple(result.machine.items()): result.machine for result in results}.values())
 
 
 def _runs(entries: Mapping[str, BenchEntry], found: Mapping[str, BenchResult]) -> Iterator[str]:
@@ -64,6 +70,7 @@ def _runs(entries: Mapping[str, BenchEntry], found: Mapping[str, BenchResult]) -
         "(the load average includes the bench before); steal is the share of CPU time that the "
         "hypervisor took away during it.\n"
     )
+    machines = _machines(found.values())
     rows = []
     for name in entries:
         result = found.get(name)
@@ -82,6 +89,8 @@ def _runs(entries: Mapping[str, BenchEntry], found: Mapping[str, BenchResult]) -
                 f"failed: {_reason(result.failure)}" if result.failure else "complete",
             ]
         )
+        if len(machines) > 1:
+            rows[-1][-1] += f" on machine {machines.index(result.machine) + 1}"
     head = ("bench", "began", "took", "load average", "busy before", "steal", "commit", "result")
     yield _table(head, rows)
 

@@ -64,6 +64,14 @@ def test_page_states_machine_load_steal_and_commit() -> None:
     assert "`make bench`" in text
 
 
+def test_page_names_the_machine_of_each_bench_if_they_differ() -> None:
+    other = replace(result("capture"), machine={"CPU": "Xeon"})
+    text = page(result("proxy", MET), other)
+    assert ("| fact | machine 1 |" in text, "| fact | machine 2 |" in text) == (True, True)
+    assert row(text, "`proxy` | 2026")[-1] == "complete on machine 1"
+    assert row(text, "`capture` | 2026")[-1] == "complete on machine 2"
+
+
 def test_page_shows_values_ratio_spread_and_verdict() -> None:
     text = page(result("proxy", MET, NOISY, MISSED, EXACT))
     assert row(text, "CPU of a") == [
