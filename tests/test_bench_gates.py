@@ -2,23 +2,64 @@
 
 from __future__ import annotations
 
+import csv
+from math import sqrt
+
 import numpy as np
 import pytest
 import yaml
 
 from bench.canaries import KINDS, MINUTE, SCRAPE, STEPS, Kind, canary_of
-from bench.gates import GATES, simulate, table, wrong
+from bench.gates import GATES, HEADS, RESULT, simulate, table, wrong
 from bench.generated_gates import GATE, OURS, argo_analysis, flagger_canary
 from gates import manifests
 from gates.verdict import GateVerdict
 from slos.durations import parse_duration
 
 MARGIN = 0.0125
+BAD_PROMOTED, GOOD_ABORTED = 0.01, 0.02
+"""The highest shares of wrong verdicts that the gates may have."""
 
 
 @pytest.fixture(scope="module")
 def rows():
-    return simulate(8)
+    return simulate(30)
+
+
+def published() -> list[tuple[str, ...]]:
+    """Return the table that the documentation shows."""
+    with RESULT.open(encoding="utf-8", newline="") as file:
+        return [tuple(row) for row in csv.reader(file)]
+
+
+def test_published_errors_are_within_the_limits():
+    shares = {(gate, bad): [0, 0] for gate in GATES for bad in ("bad", "good")}
+    for _, bad, gate, promoted, aborted, held, _ in published()[1:]:
+        share = shares[gate, bad]
+        share[0] += int(promoted if bad == "bad" else aborted)
+        share[1] += int(promoted) + int(aborted) + int(held)
+    for (gate, bad), (wrong_verdicts, canaries) in shares.items():
+        limit = BAD_PROMOTED if bad == "bad" else GOOD_ABORTED
+        assert (wrong_verdicts / canaries <= limit) == (gate in OURS), (gate, bad)
+
+
+def test_published_counts_contain_those_of_the_first_canaries(rows):
+    """The same seed draws the same canaries: a few of them are the first of the published run."""
+    counts = {row[:3]: tuple(map(int, row[3:6])) for row in published()[1:]}
+    for line, row in zip(table(rows)[1:], rows, strict=True):
+        all_of_them, few = counts[line[:3]], tuple(map(int, line[3:6]))
+        total, size = sum(all_of_them), len(row.outcomes)
+        for whole, part in zip(all_of_them, few, strict=True):
+            share = whole / total
+            assert part <= whole, line
+            error = 4 * sqrt(share * (1 - share) / size) + 1 / size
+            assert abs(part / size - share) <= error, (line, all_of_them)
+
+
+@pytest.mark.long
+def test_a_new_run_writes_the_published_table():
+    assert table(simulate()) == published()
+    assert published()[0] == HEADS
 
 
 def test_the_gate_makes_no_error_on_a_few_canaries_of_each_kind(rows):
