@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 from test_autoscaling_promql import CASES, policy
 
@@ -19,10 +22,12 @@ from bench.autoscaling import (
     demands,
     generated,
     load_test,
+    simulate,
     table,
     trace,
 )
 
+ROOT = Path(__file__).parents[1]
 OVER = {scaler.name: scaler for scaler in SCALERS}
 
 
@@ -84,3 +89,12 @@ def test_only_a_short_grace_period_cuts_streams(grace: int) -> None:
 def test_the_table_has_a_line_for_each_scaler() -> None:
     results = [Cluster(OVER["2 replicas"]).run(trace(1, 1)[:50])]
     assert [line.split("  ")[0] for line in table(results)] == ["scaled on", "2 replicas"]
+
+
+@pytest.mark.long
+def test_the_published_tables_are_those_of_a_new_run() -> None:
+    results = simulate()
+    assert "\n".join(table(results)) in (ROOT / "bench/README.md").read_text()
+    page = (ROOT / "docs/how-to/autoscale.md").read_text()
+    shown = re.findall(r"^\| .+ \| ([\d.]+%) \| ([\d.]+) \|$", page, re.MULTILINE)
+    assert shown == [(f"{100 * each.attainment:.1f}%", f"{each.hours:.1f}") for each in results]
