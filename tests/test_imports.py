@@ -66,7 +66,6 @@ FLOORS = (
 # What would hold memory of a sidecar that has no use for it.
 UNUSED_AT_START = (
     "importlib.metadata",
-    "prometheus_client",
     "yaml",
     "exporter.sources.triton.triton_source",
 )

@@ -14,6 +14,7 @@ EXTRAS: Mapping[str, str] = {
     "hpack": "exporter",
     "markdown_it": "generate",
     "opentelemetry": "otlp",
+    "prometheus_client": "exporter",
     "requests": "otlp",
     "rich": "terminal",
     "tritonclient": "grpc",

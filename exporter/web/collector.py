@@ -6,14 +6,16 @@ import gzip
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from prometheus_client import exposition as prometheus_text
+from prometheus_client.openmetrics import exposition as openmetrics
+
 from exporter.cooperative import Steps, completed
 from exporter.families import MetricFamily
 from exporter.store.view import View
 from exporter.web.text_format import TextWriter
 from exporter.web.view_families import families_in_steps
 
-TEXT_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-OPENMETRICS_CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+TEXT_CONTENT_TYPE = prometheus_text.CONTENT_TYPE_PLAIN_0_0_4
 _WRITER = TextWriter()
 
 
@@ -50,7 +52,7 @@ def expose_in_steps(
     is_openmetrics = "application/openmetrics-text" in accept
     found = yield from families_in_steps(view, version, more)
     body = yield from _WRITER.render_in_steps(found, openmetrics=is_openmetrics)
-    content_type = OPENMETRICS_CONTENT_TYPE if is_openmetrics else TEXT_CONTENT_TYPE
+    content_type = openmetrics.CONTENT_TYPE_LATEST if is_openmetrics else TEXT_CONTENT_TYPE
     return RenderedExposition(body, content_type, "")
 
 

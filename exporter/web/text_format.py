@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import isinf, isnan
 from operator import add
 from threading import Lock
+
+from prometheus_client.utils import floatToGoString
 
 from exporter.cooperative import Steps, completed
 from exporter.families import LabelSet, MetricFamily, Series
@@ -177,18 +178,5 @@ def _pair(pair: tuple[str, str]) -> str:
 @lru_cache(maxsize=65_536)
 def _number(value: float) -> str:
     """Format a value as the end of a line."""
-    return f"{number_text(value)}\n"
-
-
-def number_text(value: float) -> str:
-    """Format a number as Go does, for positive ones: with an exponent from 1e+06 on."""
-    if isnan(value):
-        return "NaN"
-    if isinf(value):
-        return "+Inf" if value > 0 else "-Inf"
-    text = repr(float(value))
-    whole, point, fraction = text.partition(".")
-    if value <= 0 or not point or len(whole) < 7:
-        return text
-    mantissa = f"{whole[0]}.{whole[1:]}{fraction}".rstrip("0").rstrip(".")
-    return f"{mantissa}e+{len(whole) - 1:02d}"
+    text: str = floatToGoString(value)  # type: ignore[no-untyped-call]
+    return f"{text}\n"

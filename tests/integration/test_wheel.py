@@ -147,7 +147,7 @@ def test_the_sidecar_runs_with_the_libraries_of_its_extra(
     ("arguments", "library", "extra"),
     [
         (("generate", SLO, "-o", "out"), "grafanalib", "generate"),
-        (("exporter", "--triton", "http://127.0.0.1:1"), "uvloop", "exporter"),
+        (("exporter", "--triton", "http://127.0.0.1:1"), "prometheus_client", "exporter"),
         (("top", "http://127.0.0.1:1"), "rich", "terminal"),
         (("diagnose", "--prometheus", "http://127.0.0.1:1", "--slo", SLO), "rich", "terminal"),
         (("validate", "slo.jsonnet"), "_jsonnet", "jsonnet"),
