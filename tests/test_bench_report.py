@@ -259,3 +259,8 @@ def test_the_history_of_a_backtest_has_few_bad_events_and_no_missing_metric(
     found = plan(load_file(file, []).services[0])
     past = PrometheusHistory(query, 1, 1e9, lambda _: None).whole(found, found.objectives[0])
     assert (past.bad[0], past.total[0], any(past.missing)) == (0.001, 10, False)
+
+
+def test_the_memory_of_a_command_is_not_hidden_by_that_of_the_bench() -> None:
+    held = bytearray(b"x" * (200 * 2**20))
+    assert command_growth.run(["--version"]).memory < len(held) / 2**20 / 2
