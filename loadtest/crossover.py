@@ -15,10 +15,11 @@ _SATURATED = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Crossover:
-    """Where an objective stops to be kept: the last level of those that keep it, and the next.
+    """Where an objective stops to be kept: the last level that keeps it, and the first that misses.
 
-    ``kept`` is None if the lowest level does not keep it.  ``above`` is the next level,
-    None if the highest one keeps it; ``result`` is that of the next level, or of the highest one.
+    ``kept`` is None if no level below the first miss keeps it.  If none misses it, ``above`` is the
+    first inconclusive level above ``kept``, None without one.  ``result`` is that of ``above``, or
+    of the highest level.
     """
 
     objective: str
@@ -37,10 +38,17 @@ def crossovers(results: Sequence[LevelResult]) -> list[Crossover]:
 
 def _crossover(name: str, index: int, results: Sequence[LevelResult]) -> Crossover:
     kept: LoadLevel | None = None
+    unproven: LevelResult | None = None
     for level in results:
-        if level.objectives[index].verdict != "kept":
-            return Crossover(name, kept, level.level, level.objectives[index])
-        kept = level.level
+        found = level.objectives[index]
+        if found.verdict == "missed":
+            return Crossover(name, kept, level.level, found)
+        if found.verdict == "kept":
+            kept, unproven = level.level, None
+        elif unproven is None:  # short levels of low load often have too few requests
+            unproven = level
+    if unproven:
+        return Crossover(name, kept, unproven.level, unproven.objectives[index])
     return Crossover(name, kept, None, results[-1].objectives[index])
 
 

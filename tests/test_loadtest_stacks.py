@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from loadtest.crossover import crossovers
 from loadtest.level import LevelRun, run_level
 from loadtest.objectives import ClientObjective
 from loadtest.records import RequestRecord
@@ -99,6 +100,31 @@ def test_crossover_of_an_objective_and_saturation() -> None:
     assert (crossover.kept, crossover.above) == (LEVELS[2], LEVELS[3])
     assert crossover.result.verdict == "missed"
     assert result.saturation == LEVELS[2]  # four slots
+
+
+def test_a_level_without_a_verdict_does_not_hide_the_crossover() -> None:
+    objective = ClientObjective("chat/first", "ttft", 0.9, 0.15)
+    result, _ = measure(LoadTest((ONE,), WORK, LEVELS[:1], (objective,)))
+    [level] = result.sides[0].results
+    bounds = {"kept": (0.95, 1.0), "missed": (0.1, 0.5), "inconclusive": (0.5, 1.0)}
+
+    def found(*verdicts: str) -> tuple[LoadLevel | None, LoadLevel | None, str]:
+        first = level.objectives[0]
+        shares = [first.bounds._replace(lower=bounds[v][0], upper=bounds[v][1]) for v in verdicts]
+        [crossover] = crossovers(
+            [
+                replace(level, level=at, objectives=(replace(first, bounds=each),))
+                for at, each in zip(LEVELS, shares, strict=False)
+            ]
+        )
+        return crossover.kept, crossover.above, crossover.result.verdict
+
+    one, two, four, eight, _ = LEVELS
+    assert found("inconclusive", "kept", "kept", "missed") == (four, eight, "missed")
+    assert found("inconclusive", "inconclusive", "missed") == (None, four, "missed")
+    assert found("kept", "missed", "kept") == (one, two, "missed")
+    assert found("inconclusive", "kept", "inconclusive") == (two, four, "inconclusive")
+    assert found("inconclusive", "kept") == (two, None, "kept")
 
 
 def test_an_interruption_ends_the_test_with_the_levels_so_far() -> None:
