@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -140,3 +141,12 @@ def test_the_union_of_all_catalogues_contains_each() -> None:
 def test_an_unknown_catalogue_name_is_refused(name: str) -> None:
     with pytest.raises(BadValue, match="no catalogue is called"):
         named(name)
+
+
+def test_no_metric_has_a_name_of_opencost() -> None:
+    """OpenCost publishes costs as ``llm_*cost*``; ours are in the report only."""
+    names = [*(signal.metric for signal in SIGNALS.values()), *OWN_METRICS]
+    rules = (CAPTURES.parents[1] / "examples").glob("*/alerts/*.rules.yaml")
+    recorded = [name for path in rules for name in re.findall(r"record: (\S+)", path.read_text())]
+    assert recorded
+    assert [name for name in (*names, *recorded) if "cost" in name] == []

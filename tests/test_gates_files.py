@@ -17,6 +17,7 @@ from slos.errors import InvalidFile
 from slos.model import GUARDS, Rollout
 from tokenslo.cli import main
 
+EXAMPLE = Path(__file__).parents[1] / "examples/chat"
 HEAD = """\
 apiVersion: tokenslo/v1
 service: chat
@@ -174,6 +175,13 @@ def test_queries_are_promql_with_one_element(objects: dict[str, list[dict[str, A
         assert read_query(query).metrics
         assert query.startswith("vector(")
         assert "rollouts_pod_template_hash=" in query
+
+
+def test_no_example_of_a_gate_compares_quantiles_of_histograms() -> None:
+    """Quantiles of two histograms differ by their buckets alone, and have no sample size."""
+    files = [*(EXAMPLE / "rollouts").iterdir(), EXAMPLE / "alerts/chat.rollout.rules.yaml"]
+    assert len(files) > 2
+    assert all("histogram_quantile" not in path.read_text() for path in files)
 
 
 def test_a_metric_of_flagger_fails_only_on_an_abort(
