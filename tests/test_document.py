@@ -18,7 +18,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from documents import nodes
+from documents import composer
 from slos import jsonnet
 from slos.document import field_name, read_document
 from slos.errors import InvalidFile
@@ -96,7 +96,7 @@ def test_plain_scalars_have_their_yaml_1_2_values(plain, value):
 
 @pytest.mark.parametrize("loader", [yaml.SafeLoader, yaml.CSafeLoader])
 def test_both_parsers_of_pyyaml_read_the_same(loader, monkeypatch):
-    monkeypatch.setattr(nodes, "_LOADER", loader)
+    monkeypatch.setattr(composer, "_LOADER", loader)
     found = read("a: [no, 'no', 1, \"1\", &x {k: ~}]\nb: *x\n'<<': 2\n")
     assert found.value == {"a": ["no", "no", 1, "1", {"k": None}], "b": {"k": None}, "<<": 2}
     assert found.lines["b", "k"] == 1
