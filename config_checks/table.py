@@ -10,6 +10,10 @@ from config_checks.findings import ConfigCheck
 
 INPUTS: Mapping[str, tuple[Callable[[Configuration], bool], str]] = {
     "triton": (lambda config: bool(config.models), "no config.pbtxt was given"),
+    "streams": (
+        lambda config: bool(config.models or config.options),
+        "no config.pbtxt and no LLM options were given",
+    ),
     "engine": (
         lambda config: bool(config.engines),
         "no model with an engine (backend tensorrtllm, or a model.yaml) was given",
@@ -185,7 +189,7 @@ CHECKS: Mapping[str, ConfigCheck] = {
         "no-accumulated-tokens",
         "warning",
         ("stream_completion",),
-        ("triton",),
+        ("streams",),
         "a streaming BLS without `accumulate_tokens`",
         "each token is detokenized alone: spaces are lost and UTF-8 characters are broken",
         "set accumulate_tokens to true",

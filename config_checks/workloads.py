@@ -60,9 +60,14 @@ class ServerContainer:
     def orchestrates(self) -> bool:
         """Whether TensorRT-LLM's orchestrator mode is on, by its variable or by NVIDIA's script."""
         variables = [(one.get("name"), one.get("value")) for one in self.container.each("env")]
-        return bool(self.flags("multi-model")) or any(
-            name is not None and name.text == _ORCHESTRATOR and value is not None and value.true
-            for name, value in variables
+        by_script = any(word.rstrip(";") == f"{_ORCHESTRATOR}=1" for word, _ in self.words)
+        return (
+            by_script
+            or bool(self.flags("multi-model"))
+            or any(
+                name is not None and name.text == _ORCHESTRATOR and value is not None and value.true
+                for name, value in variables
+            )
         )
 
     @property

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import jsonschema
 import pytest
 from click.testing import CliRunner, Result
 
@@ -13,7 +12,7 @@ from config_checks.table import CHECKS
 from slos.indicators import INDICATORS
 from tests.config_files import BLS, ENGINE, FILES, LIMITS, write
 from tests.load_reports import SWEEP, level, write_report
-from tests.test_lint_command import SARIF
+from tests.sarif_schema import validate_sarif
 from tokenslo.commands.check_config import check_config
 
 LOADS = (level("rate", 1, 1.0, 3.2, 0.4), level("concurrency", 64, 7.5, 8.5, 1.1))
@@ -492,8 +491,7 @@ def test_exit_codes_follow_the_severity(folder: Path) -> None:
 def test_sarif_is_valid(folder: Path) -> None:
     write(folder, {PRE_FILE: FILES[PRE_FILE].replace("5", "1")})
     sarif = json.loads(invoke(folder, "--sarif").stdout)
-    schema = json.loads(json.dumps(SARIF).replace("^TL", "^TC"))
-    jsonschema.validate(sarif, schema)
+    validate_sarif(sarif, "TC")
     (run,) = sarif["runs"]
     assert [rule["id"] for rule in run["tool"]["driver"]["rules"]] == list(CHECKS)
     result = next(one for one in run["results"] if one["ruleId"] == "TC004")
@@ -784,6 +782,11 @@ def replaced(text: str, *pairs: tuple[str, str]) -> str:
         (TRITON, ["no container sets --multi-model or TRTLLM_ORCHESTRATOR=1"]),
         (SCRIPT.format(", --multi-model"), []),
         (f"env: [{{name: TRTLLM_ORCHESTRATOR, value: '1'}}]\n          {TRITON}", []),
+        ("command: [sh, -c, 'export TRTLLM_ORCHESTRATOR=1; tritonserver']", []),
+        (
+            "command: [sh, -c, 'TRTLLM_ORCHESTRATOR=0 tritonserver']",
+            ["no container sets --multi-model or TRTLLM_ORCHESTRATOR=1"],
+        ),
     ],
 )
 def test_instances_of_an_engine_need_the_orchestrator(
@@ -865,3 +868,35 @@ def test_workers_that_are_not_a_number_are_named(folder: Path) -> None:
     write(folder, {DEPLOY: replaced(FILES[DEPLOY], (TRITON, start))})
     (reason,) = unchecked(folder, "TC016")
     assert reason.endswith("is '$WORKERS', not a number")
+
+
+def test_workers_of_an_image_with_an_entry_point_are_read(folder: Path) -> None:
+    start = "args: [--num_postprocess_workers, '0']"
+    options = replaced(FILES[SERVE], ("num_postprocess_workers: 4\n", ""))
+    flags = "args: [--metrics-config, histogram_latencies=true]"
+    deployment = replaced(FILES[DEPLOY], (f"{TRITON}\n          {flags}", start))
+    write(folder, {DEPLOY: deployment, SERVE: options})
+    evidence = [one["evidence"] for one in findings(folder) if one["check"] == "TC016"]
+    assert evidence == ["--num_postprocess_workers is 0"]
+
+
+def test_chunks_of_several_tokens_are_named_as_unknown(folder: Path) -> None:
+    write(folder, {SERVE: FILES[SERVE] + "stream_interval: 8\n"})
+    (reason,) = unchecked(folder, "TC013")
+    assert reason.startswith(f"{folder / SERVE} sets stream_interval 8: whether the release loses")
+    write(folder, {SERVE: FILES[SERVE] + "stream_interval: 1\n"})
+    assert unchecked(folder, "TC013") == []
+
+
+def test_flags_and_options_of_metrics_that_were_not_given_are_named(folder: Path) -> None:
+    def reasons(*paths: str) -> list[str]:
+        rows = json.loads(invoke(folder, "--json", paths=paths).stdout)["unchecked"]
+        return [one["reason"] for one in rows if one["check"] == "TC021"]
+
+    no_flags = "no container with the start command of Triton was given"
+    assert reasons("repository", SERVE) == [no_flags]
+    serve = "command: [trtllm-serve, llama]"
+    write(folder, {DEPLOY: replaced(FILES[DEPLOY], (TRITON, serve))})
+    no_options = "starts trtllm-serve, and no file of its options was given"
+    assert reasons(DEPLOY) == [f"{folder / DEPLOY} {no_options}"]
+    assert reasons(DEPLOY, SERVE) == []

@@ -11,7 +11,6 @@ from contextlib import asynccontextmanager, redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
 
-import jsonschema
 import pytest
 from aiohttp import ClientSession, web
 
@@ -27,9 +26,9 @@ from slos.errors import InvalidFile
 from slos.signals import SIGNALS
 from tests.fake_triton import FakeTriton, Handler, config, core, ensemble, fake_triton
 from tests.load_reports import write_report
+from tests.sarif_schema import validate_sarif
 from tests.service_example import objective, service
 from tests.test_exporter_command import FIRST_RESPONSE, GAUGE, eventually, sidecar
-from tests.test_lint_command import SARIF
 from tokenslo.cli import main
 
 CAPACITY_SLO = """\
@@ -251,7 +250,7 @@ async def test_findings_on_the_configuration_are_written_as_sarif() -> None:
         _, text, _ = await run(fake.url, "--sarif")
         url = fake.url
     sarif = json.loads(text)
-    jsonschema.validate(sarif, json.loads(json.dumps(SARIF).replace("^TL", "^TC")))
+    validate_sarif(sarif, "TC")
     (sarif_run,) = sarif["runs"]
     assert sarif_run["tool"]["driver"]["name"] == "tokenslo doctor"
     (place,) = next(one for one in sarif_run["results"] if one["ruleId"] == "TC002")["locations"]

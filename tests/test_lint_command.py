@@ -6,15 +6,14 @@ import asyncio
 import json
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
-import jsonschema
 import pytest
 from click.testing import CliRunner, Result
 
 from promql.lint.findings import CHECKS
 from tests.fake_server import fake_server
 from tests.lint_files import alert, dashboard, ids, panel, record, rules
+from tests.sarif_schema import validate_sarif
 from tokenslo.commands.generate import generate
 from tokenslo.commands.lint import lint
 
@@ -94,7 +93,7 @@ def test_json_output_is_as_expected(board: str) -> None:
 
 def test_sarif_output_is_valid(board: str) -> None:
     sarif = json.loads(invoke(board, "--format", "sarif").stdout)
-    jsonschema.validate(sarif, SARIF)
+    validate_sarif(sarif, "TL")
     assert sarif["version"] == "2.1.0"
     assert sarif["$schema"].endswith("sarif-2.1.0.json")
     (run,) = sarif["runs"]
@@ -116,116 +115,12 @@ def test_sarif_output_is_valid(board: str) -> None:
         assert location["logicalLocations"][0]["fullyQualifiedName"].startswith("/panels/")
 
 
-def _only(required: dict[str, Any], **optional: Any) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": {**required, **optional},
-        "required": list(required),
-        "additionalProperties": False,
-    }
-
-
-_TEXT = {"type": "string", "minLength": 1}
-_MESSAGE = _only({"text": _TEXT})
-_LEVEL = {"enum": ["none", "note", "warning", "error"]}
-# A strict schema of the written part of SARIF 2.1.0, sections 3.13 to 3.49.
-SARIF = _only(
-    {
-        "$schema": {"const": "https://json.schemastore.org/sarif-2.1.0.json"},
-        "version": {"const": "2.1.0"},
-        "runs": {
-            "type": "array",
-            "items": _only(
-                {
-                    "tool": _only(
-                        {
-                            "driver": _only(
-                                {
-                                    "name": _TEXT,
-                                    "version": _TEXT,
-                                    "rules": {
-                                        "type": "array",
-                                        "uniqueItems": True,
-                                        "items": _only(
-                                            {
-                                                "id": {"type": "string", "pattern": "^TL[0-9]{3}$"},
-                                                "name": _TEXT,
-                                                "shortDescription": _MESSAGE,
-                                                "defaultConfiguration": _only({"level": _LEVEL}),
-                                            }
-                                        ),
-                                    },
-                                }
-                            )
-                        }
-                    ),
-                    "columnKind": {"enum": ["utf16CodeUnits", "unicodeCodePoints"]},
-                    "results": {
-                        "type": "array",
-                        "items": _only(
-                            {
-                                "ruleId": _TEXT,
-                                "ruleIndex": {"type": "integer", "minimum": 0},
-                                "level": _LEVEL,
-                                "message": _MESSAGE,
-                                "locations": {
-                                    "type": "array",
-                                    "minItems": 1,
-                                    "items": _only(
-                                        {
-                                            "physicalLocation": _only(
-                                                {
-                                                    "artifactLocation": _only(
-                                                        {"uri": {**_TEXT, "pattern": r"^[!-~]+$"}}
-                                                    ),
-                                                    "region": _only(
-                                                        {
-                                                            "startLine": {
-                                                                "type": "integer",
-                                                                "minimum": 1,
-                                                            },
-                                                            "snippet": _only(
-                                                                {"text": {"type": "string"}}
-                                                            ),
-                                                        }
-                                                    ),
-                                                }
-                                            ),
-                                            "logicalLocations": {
-                                                "type": "array",
-                                                "items": _only({"fullyQualifiedName": _TEXT}),
-                                            },
-                                        }
-                                    ),
-                                },
-                            }
-                        ),
-                    },
-                    "invocations": {
-                        "type": "array",
-                        "items": _only(
-                            {
-                                "executionSuccessful": {"type": "boolean"},
-                                "toolExecutionNotifications": {
-                                    "type": "array",
-                                    "items": _only({"level": _LEVEL, "message": _MESSAGE}),
-                                },
-                            }
-                        ),
-                    },
-                }
-            ),
-        },
-    }
-)
-
-
 def test_sarif_and_json_report_unreadable_files(board: str, tmp_path: Path) -> None:
     Path("broken.json").write_text('{"panels": [}')
     Path("library.json").write_text(dashboard({"title": "Ä", "libraryPanel": {}}))
     files = (board, "broken.json", "library.json", tmp_path / board)
     sarif = json.loads(invoke(*files, "--format", "sarif").stdout)
-    jsonschema.validate(sarif, SARIF)
+    validate_sarif(sarif, "TL")
     (run,) = sarif["runs"]
     (invocation,) = run["invocations"]
     assert invocation["executionSuccessful"] is False

@@ -43,6 +43,12 @@ def metrics_off(config: Configuration) -> Iterator[ConfigFault | Unseen]:
             yield ConfigFault(container.words[0][1], evidence, "warning")
     if not config.containers and not config.options:
         yield Unseen("no container of a server and no options of trtllm-serve were given")
+    elif config.models and not config.containers:
+        yield Unseen("no container with the start command of Triton was given")
+    for container in config.containers if not config.options else ():
+        if container.is_trtllm_serve:
+            file = container.container.file
+            yield Unseen(f"{file} starts trtllm-serve, and no file of its options was given")
     for options in config.options:
         for key, (severity, page) in _METRICS_OPTIONS.items():
             setting = options.get(key)

@@ -59,7 +59,15 @@ def decoupled_differs(config: Configuration) -> Iterator[ConfigFault]:
 
 
 def no_accumulated_tokens(config: Configuration) -> Iterator[ConfigFault | Unseen]:
-    """Find streams that are detokenized one token at a time."""
+    """Find streams that are detokenized one token, or one chunk, at a time."""
+    # TensorRT-LLM#14312: spaces are lost between chunks of several tokens.
+    for options in config.llm_options:
+        interval = options.get("stream_interval")
+        if interval is not None and interval.number is not None and interval.number > 1:
+            yield Unseen(
+                f"{options.file} sets stream_interval {interval.text}: whether the release loses "
+                "spaces between such chunks is not in the files"
+            )
     streams = {model.name for model in config.engines if model.decoupled and model.decoupled.true}
     for model in config.models:
         if model.backend == "ensemble" and streams & set(model.steps) and _detokenizes(model):
@@ -91,9 +99,11 @@ def no_warmup(config: Configuration) -> Iterator[ConfigFault]:
 
 def few_postprocess_workers(config: Configuration) -> Iterator[ConfigFault | Unseen]:
     """Find trtllm-serve with detokenization in the server's own process."""
-    servers = [container for container in config.containers if container.is_trtllm_serve]
     by_server = [
-        [flag for name in _WORKERS for flag in container.flags(name)] for container in servers
+        own
+        for container in config.containers
+        if (own := [flag for name in _WORKERS for flag in container.flags(name)])
+        or container.is_trtllm_serve
     ]
     flags = [flag for own in by_server for flag in own]
     for value, where in flags:
