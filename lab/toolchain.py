@@ -39,6 +39,8 @@ _PACKAGES = {
     "vmselect": (),
     "vmstorage": (),
     "otelcol": (),
+    "mimir": (),
+    "mimirtool": (),
 }
 # The first release of Debian whose package is recent enough: VictoriaMetrics receives OTLP from
 # 1.92 on, and Kubernetes requires etcd 3.5.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -506,3 +507,59 @@ def test_thanos_records_once_what_two_prometheus_servers_scrape(
         }
         start("rule", flags("thanos-rule.flags", rule_replaced), rule_grpc)
         check_recorded(query_server.url)
+
+
+MIMIR_ADDRESSES = (
+    *("ingester.ring", "distributor.ring", "store-gateway.sharding-ring", "compactor.ring"),
+    *("querier.ring", "query-scheduler.ring", "ruler.ring", "overrides-exporter.ring"),
+    *("query-frontend", "alertmanager.sharding-ring"),
+)
+"""Parts of Mimir that advertise an address, which would be that of a network interface."""
+
+
+def start_mimir(part: Install, folder: Path) -> ServerProcess:
+    """Run all of Mimir in one process on the loopback interface, with the example's limits."""
+    home = folder / "mimir"
+    home.mkdir()
+    config = written(home, "mimir.yaml", {"http://alertmanager:9093": f"http://{HOST}:9"})
+
+    def command(ports: Sequence[int]) -> Sequence[str | Path]:
+        http, grpc, gossip = ports
+        return [
+            part("mimir"),
+            f"-config.file={config}",
+            *(f"-server.{name}-listen-address={HOST}" for name in ("http", "grpc")),
+            *(f"-server.http-listen-port={http}", f"-server.grpc-listen-port={grpc}"),
+            *(f"-memberlist.bind-addr={HOST}", f"-memberlist.bind-port={gossip}"),
+            *(f"-{each}.instance-addr={HOST}" for each in MIMIR_ADDRESSES),
+            *("-ingester.ring.replication-factor=1", "-usage-stats.enabled=false"),
+            *(f"-{each}.backend=filesystem" for each in ("blocks-storage", "ruler-storage")),
+            f"-blocks-storage.filesystem.dir={home}/blocks",
+            f"-ruler-storage.filesystem.dir={home}/rules",
+            f"-ruler.rule-path={home}/evaluated",
+        ]
+
+    return running("mimir", command, home, "/ready", ports=3)
+
+
+@pytest.mark.long
+@pytest.mark.needs("mimir", "mimirtool")
+def test_mimir_records_once_what_two_agents_send(
+    part: Install, sidecar: str, plain: str, tmp_path: Path
+) -> None:
+    generated = tmp_path / "out"
+    command = [sys.executable, "-m", "tokenslo", "generate", EXAMPLES / "chat/slo.yaml"]
+    options = ["-o", generated, "--only", "alerts", "--format", "mimir"]
+    subprocess.run([*command, *options], check=True, capture_output=True)
+    rules = generated / "alerts/chat.mimir.yaml"
+    rules.write_text(rules.read_text().replace("interval: 1m", "interval: 5s"))
+    with ExitStack() as stack:
+        server = stack.enter_context(start_mimir(part, tmp_path))
+        url = f"{server.url}/prometheus"
+        for agent in agents(part, tmp_path, sidecar, f"{server.url}/api/v1/push"):
+            stack.enter_context(agent)
+        load = [part("mimirtool"), "rules", "load", rules]
+        to = ["--address", server.url, "--id", "anonymous"]
+        subprocess.run([*load, *to], check=True, capture_output=True)
+        check_recorded(url)
+        check_same(url, plain)

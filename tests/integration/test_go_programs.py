@@ -1,4 +1,4 @@
-"""The programs that ``tools/kubernetes/programs.py`` builds with Go."""
+"""The programs that ``tools/go_programs.py`` builds with Go."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.kubernetes.programs import PROGRAMS
+from tools.go_programs import PROGRAMS
 
 pytestmark = [
     pytest.mark.long,
@@ -22,12 +22,14 @@ VERSIONS = {
     "kustomize": ["version"],
     "kube-apiserver": ["--version"],
     "untt": ["--help"],
+    "mimir": ["-version"],
+    "mimirtool": ["version"],
 }
 
 
 def test_every_program_is_built_and_starts() -> None:
     faulthandler.cancel_dump_traceback_later()  # the builds take minutes
-    command = [sys.executable, "-m", "tools.kubernetes.programs"]
+    command = [sys.executable, "-m", "tools.go_programs"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     folders = map(Path, done.stdout.strip().split(":"))
