@@ -52,6 +52,11 @@ class StreamLoad:
         self._clients = Worker(stack, "bench.streams.clients")
         self._server.line()
 
+    @property
+    def pids(self) -> tuple[int, int]:
+        """The processes of the server and of the clients."""
+        return self._server.pid, self._clients.pid
+
     def measure(self, case: StreamCase, peer: StreamPeer, seconds: float = SECONDS) -> TapCost:
         """Measure one peer on one case."""
         with self.streaming(case, peer.port, WARM_UP, seconds):

@@ -90,6 +90,11 @@ class Worker:
         )
         stack.callback(self._process.kill)
 
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._process.pid
+
     def send(self, **command: object) -> None:
         """Send a command."""
         assert self._process.stdin
