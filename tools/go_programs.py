@@ -29,8 +29,7 @@ class GoProgram:
 
 
 MIMIR = "v1.3.1-0.20260423142704-aced80d74930"
-"""A commit of 2026-04-23: the module path of Mimir's releases from 2 on lacks their major version,
-so Go knows their commits only."""
+"""A commit of 2026-04-23. Go has no releases from 2.0 on, as the module's path has no version."""
 PROGRAMS = (
     GoProgram("helm", "helm.sh/helm/v3", "v3.22.0", "/cmd/helm"),
     GoProgram("untt", "github.com/helm-unittest/helm-unittest", "v1.1.2", "/cmd/helm-unittest"),
