@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
-from difflib import get_close_matches
 from typing import Any
 from unicodedata import category
 
@@ -150,6 +149,8 @@ def expect(type_: type | tuple[type, ...], wanted: str, value: object) -> Any:
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
     """Return the known word that is most similar."""
+    from difflib import get_close_matches  # only for misspelled words, not in the sidecar
+
     near = get_close_matches(word[:_LONGEST_WORD].lower(), known, n=1)
     return near[0] if near else None
 

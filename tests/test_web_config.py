@@ -25,9 +25,10 @@ from exporter import connection_limit
 from exporter.http_server import add_headers, start
 from exporter.sockets import Listen
 from exporter.web.server import application
-from exporter.web_config import ListenerAccess, basic_auth, listener_access, read_web_config
+from exporter.web_config import ListenerAccess, basic_auth, listener_access
 from exporter.web_config.basic_auth import BasicAuth
 from exporter.web_config.rate_limiter import RateLimiter
+from exporter.web_config.reader import read_web_config
 from slos.errors import InvalidFile
 from tests.polling import until
 from tests.test_server import LOOPBACK, facts

@@ -10,7 +10,6 @@ from exporter.settings.listeners import LISTENERS, is_loopback
 from exporter.settings.options import BY_NAME, SOURCES, Option
 from exporter.settings.values import Settings, one_of, parse_url
 from exporter.taps.tap import ProxySpec
-from exporter.web_config import read_web_config
 from slos.errors import InvalidFile, Problem
 
 COMMAND_LINE = "command line"
@@ -91,6 +90,8 @@ def _unauthenticated(config: Settings, given: Mapping[str, GivenSetting]) -> Ite
     """Yield problems of the web configuration, and of listeners that serve every client."""
     authenticates = False
     if config.web_config:
+        from exporter.web_config.reader import read_web_config
+
         try:
             authenticates = read_web_config(config.web_config).authenticates
         except InvalidFile as invalid:

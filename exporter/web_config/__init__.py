@@ -7,6 +7,6 @@ The format is that of Prometheus, Alertmanager and the exporters
 from __future__ import annotations
 
 from exporter.web_config.listener_access import ListenerAccess
-from exporter.web_config.reader import WebConfig, read_web_config
+from exporter.web_config.web_config import WebConfig
 
-__all__ = ["ListenerAccess", "WebConfig", "read_web_config"]
+__all__ = ["ListenerAccess", "WebConfig"]

@@ -14,8 +14,7 @@ from aiohttp import web
 from exporter.reloaded_files import ReloadedFiles
 from exporter.web_config.basic_auth import BasicAuth
 from exporter.web_config.rate_limiter import RateLimiter
-from exporter.web_config.reader import WebConfig, read_web_config
-from exporter.web_config.server_tls import REQUIRED, peer_sans
+from exporter.web_config.web_config import WebConfig
 from slos.errors import InvalidFile, Problem
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -80,6 +79,8 @@ class ListenerAccess:
         config = self._active.config.tls
         if not config or not config.allowed_sans:
             return True
+        from exporter.web_config.server_tls import peer_sans
+
         return tls is not None and not peer_sans(tls.getpeercert()).isdisjoint(config.allowed_sans)
 
     async def add_headers(self, _: web.Request, response: web.StreamResponse) -> None:
@@ -116,7 +117,7 @@ class ListenerAccess:
     def _permits_connection(self, tls: ssl.SSLObject | None) -> bool:
         """Return whether a connection, which may be older than the configuration, satisfies it."""
         config = self._active.config
-        if not (config.context and config.tls and config.tls.client_auth == REQUIRED):
+        if not (config.context and config.tls and config.tls.requires_certificate):
             return True
         if tls is None or not tls.getpeercert():
             return False
@@ -133,6 +134,8 @@ class ListenerAccess:
             self._active = self._files.value
 
     def _load(self) -> _Active:
+        from exporter.web_config.reader import read_web_config  # 0.9 MiB, only with a file
+
         config = read_web_config(self._file)
         if self._tls not in (None, bool(config.context)):
             what = "TLS cannot be switched on or off in a running sidecar"

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from exporter.web_config import server_tls
-from exporter.web_config.server_tls import REQUIRED, ServerTls
+from exporter.web_config.server_tls import ServerTls
+from exporter.web_config.web_config import RequestRate, WebConfig
 from slos.document import scan_document
 from slos.durations import parse_duration
 from slos.errors import BadValue, InvalidFile, in_order
@@ -31,35 +30,6 @@ _HEADERS: Mapping[str, tuple[str, ...]] = {
 }
 """The headers that the format permits, with their values if those are limited."""
 _ANY: Shape = {}
-
-
-@dataclass(frozen=True, slots=True)
-class RequestRate:
-    """At most ``burst`` requests at once, and one per ``interval`` seconds after them."""
-
-    interval: float
-    burst: int
-
-
-@dataclass(frozen=True, slots=True)
-class WebConfig:
-    """The content of the file; ``users`` maps names to bcrypt hashes."""
-
-    tls: ServerTls | None = None
-    context: ssl.SSLContext | None = field(default=None, compare=False)
-    headers: Mapping[str, str] = field(default_factory=dict)
-    users: Mapping[str, str] = field(default_factory=dict, repr=False)
-    rate_limit: RequestRate | None = None
-
-    @property
-    def authenticates(self) -> bool:
-        """Whether every client needs a password or a certificate."""
-        return bool(self.users) or (self.tls is not None and self.tls.client_auth == REQUIRED)
-
-    @property
-    def files(self) -> tuple[str, ...]:
-        """The files that the configuration names."""
-        return self.tls.files if self.tls else ()
 
 
 def read_web_config(path: str) -> WebConfig:

@@ -74,6 +74,11 @@ class ServerTls:
     curve: str
 
     @property
+    def requires_certificate(self) -> bool:
+        """Whether every client needs a certificate."""
+        return self.client_auth == REQUIRED
+
+    @property
     def files(self) -> tuple[str, ...]:
         """The files to reload."""
         return tuple(pem.file for pem in (self.certificate, self.key, self.client_ca) if pem.file)

@@ -28,7 +28,7 @@ from exporter.sources.trtllm.iterations.records import read_record
 from exporter.sources.trtllm.iterations.report import report
 from exporter.sources.trtllm.request_timing import RequestTimings
 from exporter.taps.capture.packets import Segment, parse_segment
-from exporter.web_config import read_web_config
+from exporter.web_config.reader import read_web_config
 from promql.lexer import InvalidPromQL
 from promql.parse import parse
 from promql.tree import Expr, walk

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from exporter.web_config import read_web_config
+from exporter.web_config.reader import read_web_config
 from slos.errors import InvalidFile
 from tests.test_web_config import HASH, MUTUAL, TLS, USERS
 from tests.test_web_config import pairs as pairs

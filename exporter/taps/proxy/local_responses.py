@@ -5,7 +5,7 @@ Bodies are JSON with the key ``error``, like those of Triton and OpenAI-style se
 
 from __future__ import annotations
 
-from hpack import Encoder, NeverIndexedHeaderTuple
+from functools import cache
 
 from exporter.protocol.detection import PREFACE
 
@@ -51,11 +51,15 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
     return head + payload
 
 
+@cache
 def _trailers() -> bytes:
     """Encode the headers of a gRPC response without messages, none of them indexed.
 
     The client's HPACK table may have size 0, and its content is unknown.
     """
+    # It holds 0.7 MiB, so it is loaded by the first response.
+    from hpack import Encoder, NeverIndexedHeaderTuple
+
     fields = (
         (":status", "200"),
         ("content-type", "application/grpc"),
@@ -71,8 +75,6 @@ class UnavailableGrpcServer:
     Keeps only the numbers of the streams that wait for a response.  ``size`` counts the bytes
     received.
     """
-
-    _TRAILERS = _trailers()
 
     def __init__(self) -> None:
         self._skip = len(PREFACE)
@@ -121,7 +123,7 @@ class UnavailableGrpcServer:
         frames += [_frame(_SETTINGS, _ACK, 0)] * self._settings_acks
         self._settings_acks = 0
         flags = _END_STREAM | _END_HEADERS
-        frames += [_frame(_HEADERS, flags, stream, self._TRAILERS) for stream in self._streams]
+        frames += [_frame(_HEADERS, flags, stream, _trailers()) for stream in self._streams]
         if self._streams:
             last = self._streams[-1].to_bytes(4, "big")
             frames.append(_frame(_GOAWAY, 0, 0, last + bytes(4)))  # NO_ERROR
