@@ -16,7 +16,9 @@ from typing import Any, Literal
 from exporter.log import ProblemLog
 from exporter.sockets import reset_socket
 
-MAX_ACCEPTS = 64
+MAX_ACCEPTS = 16
+"""Clients that are accepted at once.  Until they are admitted or refused they hold descriptors that
+no limit of connections includes, and a burst must leave some for connections to the server."""
 PAUSE_SECONDS = 1.0
 """Pause of accepting after memory, or even the reserved descriptor, ran out."""
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
