@@ -171,13 +171,14 @@ def _incremental(data: bytes) -> None:
 
 def _read(reader: ExpositionReader, data: bytes) -> object:
     try:
-        return {name: family.samples for name, family in reader.read(data).items()}.__repr__()
+        return repr({name: list(family.samples) for name, family in reader.read(data).items()})
     except ExpositionError as error:
         return str(error)
 
 
 def _expositions() -> list[bytes]:
-    return captured("*.txt")
+    without_samples = b"# HELP nv_inference_request_success x\n# TYPE y gauge\ny 1.0\n"
+    return [*captured("*.txt"), without_samples]
 
 
 def _iterations(data: bytes) -> None:
