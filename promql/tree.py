@@ -315,7 +315,8 @@ class Negative(Expr):
     strength = PRECEDENCE["*"]
 
     def __str__(self) -> str:
-        return f"-{parenthesised(self.expr, PRECEDENCE['^'])}"
+        needed = 0 if isinstance(self.expr, Negative) else PRECEDENCE["^"]
+        return f"-{parenthesised(self.expr, needed)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,6 +169,7 @@ def test_parser_agrees_with_the_reference(text: str) -> None:
         "2 ^ 3 ^ 2",
         "1 - 2 - 3",
         "-x * y",
+        "--x ^ 2 % 3",
         "2 * -x",
         "1e3 + 0x1F + .5 + 5.",
         "Inf > bool 1",
