@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from exporter.recording.initial_series import known_labels
 from exporter.samples import Labels, Measurement, Model, Value
 
+_NO_REQUESTS: Mapping[Labels, Value] = dict.fromkeys(known_labels("requests"), 0.0)
+
 
 @dataclass(frozen=True, slots=True)
 class FinishedCount:
@@ -22,7 +24,7 @@ def request_measurements(
     model: Model, method: str, samples: Mapping[tuple[str, str], float], note: str = ""
 ) -> Iterator[Measurement]:
     """Yield requests and request failures; ``samples`` are counts by outcome and reason."""
-    outcomes: dict[Labels, Value] = dict.fromkeys(known_labels("requests"), 0.0)
+    outcomes: dict[Labels, Value] = dict(_NO_REQUESTS)
     failures: dict[Labels, Value] = {}
     totals: dict[str, float] = {}
     for (outcome, reason), count in samples.items():
