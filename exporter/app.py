@@ -140,8 +140,6 @@ async def watch(
         # In a thread: the kernel takes milliseconds to list thousands of open files.
         processes = await asyncio.to_thread(of_processes)
         # Steps, each of about a millisecond with hundreds of models.
-        view.by_model()
-        await asyncio.sleep(0)
         ready = current_readiness(view)
         await asyncio.sleep(0)
         own_families = own(view, ready)

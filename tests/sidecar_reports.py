@@ -7,7 +7,7 @@ from math import inf
 
 from exporter.doctor.sidecar_client import ReportedObjective, SidecarReport
 from exporter.samples import Distribution, Labels, ModelInfo, Value
-from exporter.store.view import SignalState, SourceState, View
+from exporter.store.view import SignalState, SourceState, View, grouped_by_model
 from top.rows import Scrape
 
 BOUNDARIES = (0.01, 0.1, 1.0, inf)
@@ -48,7 +48,7 @@ def report(
 ) -> SidecarReport:
     found = dict.fromkeys((one.model, one.version) for one in signals)
     models = tuple(ModelInfo(*one) for one in found)
-    view = View(signals, tuple(sources), models, {})
+    view = View(grouped_by_model(signals), tuple(sources), models, {})
     return SidecarReport("0.1.0", view, 0, tuple(objectives), tuple(unready))
 
 

@@ -14,7 +14,7 @@ from exporter.recording.goodput import GoodputObjective
 from exporter.recording.label_limiter import MAX_SERIES, OTHER, SeriesBudget
 from exporter.recording.model_metrics import ModelMetrics
 from exporter.samples import Distribution, Measurement, ModelInfo
-from exporter.store.view import SignalState, SourceState, View
+from exporter.store.view import SignalState, SourceState, View, grouped_by_model
 from exporter.web.text_format import TextWriter
 from exporter.web.view_families import families
 from slos.indicators import CLAUSES
@@ -78,7 +78,7 @@ def busiest_view() -> View:
         SourceState(f"source-{number}", True, 0.1, 0.1, "", kinds, True, 0) for number in range(16)
     )
     return View(
-        tuple(state for model in models for state in states(model)),
+        grouped_by_model(state for model in models for state in states(model)),
         sources,
         tuple(ModelInfo(model.name, "1") for model in models),
         {(model.name, "1"): 1.0 for model in models},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -24,7 +23,7 @@ NOTHING = view(sources=(), models=())
 def series(shown: View, *settings: str) -> list[str]:
     """Return the gateway's series of a scrape."""
     wanted = [one for setting in settings for one in parse(setting)]
-    page = GatewayPage(lambda: [(*one.values(),) for one in shown.by_model().values()], wanted)
+    page = GatewayPage(lambda: shown.by_model, wanted)
     text = expose(NOTHING, "1", more=page.families()).body.decode()
     return [line for line in text.splitlines() if not line.startswith(("#", "tokenslo_"))]
 
@@ -170,7 +169,7 @@ def test_invalid_names_are_refused_with_a_fix(text: str) -> None:
 
 
 def test_a_stale_gauge_withdraws_all_gauges_of_its_model() -> None:
-    stale = replace(unavailable("kv_utilization", "no successful scrape for 6 s"), stale=True)
+    stale = unavailable("kv_utilization", "no successful scrape for 6 s")._replace(stale=True)
     shown = view(
         measured("sequences_waiting", 3.0),
         stale,

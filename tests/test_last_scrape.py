@@ -9,12 +9,15 @@ from time import monotonic
 import pytest
 
 from exporter.samples import UNLABELLED
-from exporter.store.view import SignalState, View
+from exporter.store.view import SignalState, View, grouped_by_model
 from exporter.web.last_scrape import LastScrape
 
-EMPTY = View((), (), (), {})
+EMPTY = View({}, (), (), {})
 ONE = replace(
-    EMPTY, signals=(SignalState("requests", "chat", "1", "", "exact", {UNLABELLED: 1.0}),)
+    EMPTY,
+    by_model=grouped_by_model(
+        [SignalState("requests", "chat", "1", "", "exact", {UNLABELLED: 1.0})]
+    ),
 )
 
 

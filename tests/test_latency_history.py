@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import sys
-from dataclasses import replace
 from math import inf, isnan, nan
 
 import pytest
@@ -126,7 +125,7 @@ def test_a_published_history_does_not_change() -> None:
 def test_memory_is_bounded() -> None:
     """More models than are kept: memory grows for ten minutes, and then no more."""
     template = tuple(
-        replace(measured(signal, 0.0, "wire"), model=f"model-{number}")
+        measured(signal, 0.0, "wire")._replace(model=f"model-{number}")
         for number in range(12)
         for signal in ("ttft", "itl", "tpot")
     )
@@ -135,7 +134,7 @@ def test_memory_is_bounded() -> None:
     def run(steps: range) -> None:
         for number in steps:
             value = histogram(number, 2 * number, 3 * number, 0)
-            states = (replace(state, samples={(): value}) for state in template)
+            states = (state._replace(samples={(): value}) for state in template)
             recorder.update(view(*states), 10.0 * number)
 
     run(range(65))

@@ -52,7 +52,7 @@ def test_a_threshold_between_boundaries_is_unavailable() -> None:
     ],
 )
 def test_fixed_boundaries_are_offered_as_thresholds(threshold: str, fix: str) -> None:
-    first_token = replace(busy().signals[0], method="vllm_histogram")
+    first_token = busy().signals[0]._replace(method="vllm_histogram")
     assert judged(view(first_token), ttft(threshold)).fix == fix
 
 

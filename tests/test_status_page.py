@@ -335,13 +335,13 @@ async def test_tpot_replaces_itl_where_only_it_is_measured() -> None:
 
 async def test_a_quantile_beyond_the_last_boundary_is_a_lower_bound() -> None:
     slow = Distribution((0.1, 2.0, inf), (0.0, 0.0, 10.0), 90.0)
-    shown = view(replace(measured("ttft", slow, "wire"), last_minute={(): slow}))
+    shown = view(measured("ttft", slow, "wire")._replace(last_minute={(): slow}))
     assert (await page(status(shown))).tiles()["TTFT"].startswith(">2 s p95 >2 s p50")
 
 
 async def test_a_histogram_without_buckets_has_a_mean() -> None:
     total = Distribution((inf,), (10.0,), 2.5)
-    shown = view(replace(measured("ttft", total, "wire"), last_minute={(): total}))
+    shown = view(measured("ttft", total, "wire")._replace(last_minute={(): total}))
     assert (await page(status(shown))).tiles()["TTFT"].split() == ["250", "ms", "mean"]
 
 
@@ -523,9 +523,8 @@ def hostile() -> Status:
     shown = view(
         measured("requests", {(("outcome", EVIL), ("reason", EVIL)): 1.0}, model=EVIL, recent=EVIL),
         measured("kv_utilization", 0.5, model=EVIL),
-        replace(
-            measured("disconnects", {(("phase", EVIL),): 1.0}, model=EVIL),
-            last_minute={(("phase", EVIL),): 1.0},
+        measured("disconnects", {(("phase", EVIL),): 1.0}, model=EVIL)._replace(
+            last_minute={(("phase", EVIL),): 1.0}
         ),
         unavailable("itl", EVIL, EVIL, model=EVIL),
         sources=(SourceState(EVIL, False, None, None, EVIL, {EVIL: 1}, False),),

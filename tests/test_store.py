@@ -363,12 +363,12 @@ class TestStoredHistograms:
         assert served_value(store, 1, "ttft", ()) == Distribution((2.0, 5.0, inf), (0, 0, 0), 0.0)
 
 
-def test_a_step_forgets_a_bounded_number_of_models() -> None:
+def test_models_are_checked_in_bounded_steps_once_one_may_be_forgotten() -> None:
     models = [f"m{number}" for number in range(8 * FORGET_SIZE)]
     store = Store(5.0, max_models=len(models))
     store.update(of(*models), 0.0, 0.1)
-    steps = sum(1 for _ in store.updating(of(*models), 1.0, 0.1))
-    assert steps >= len(models) / FORGET_SIZE + len(models) / STEP_SIZE
+    steps = [sum(1 for _ in store.updating(of(*models), now, 0.1)) for now in (1.0, 3601.0)]
+    assert steps[1] - steps[0] == len(models) / FORGET_SIZE
 
 
 def test_counters_of_idle_models_are_not_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -847,6 +847,15 @@ class TestSteps:
         assert built == []
         store.view(11.5)  # they are stale
         assert len(built) == len(self.MODELS)
+
+    def test_views_between_two_updates_share_the_states_of_each_model(self) -> None:
+        store = Store(10)
+        store.update(self.snapshot(1.0, "sequences_active"), 0, 0.01)
+        one, two = store.view(0.5), store.view(1.0)
+        store.update(self.snapshot(2.0, "sequences_active"), 1, 0.01)
+        later = store.view(1.5)
+        for model in one.by_model:
+            assert one.by_model[model] is two.by_model[model] is not later.by_model[model]
 
     def test_a_summary_made_later_is_of_the_time_of_its_view(self) -> None:
         store = Store(10)

@@ -26,7 +26,7 @@ from exporter.recording.model_registry import (
 from exporter.recording.retries import MAX_FAILURES, RETRY_SECONDS
 from exporter.recording.stream_recorder import MAX_TENANTS, StreamRecorder
 from exporter.samples import Distribution, Measurement
-from exporter.store.view import SignalState, View
+from exporter.store.view import SignalState, View, grouped_by_model
 from exporter.taps.process.messages import read_genai
 from exporter.web.collector import expose
 from slos.model import Objective
@@ -80,7 +80,11 @@ def text(recorder: StreamRecorder, *, buckets: bool = False) -> str:
         )
         for measurement in measurements(recorder)
     )
-    lines = expose(View(states, (), (), {}), "1.2.3").body.decode().splitlines(keepends=True)
+    lines = (
+        expose(View(grouped_by_model(states), (), (), {}), "1.2.3")
+        .body.decode()
+        .splitlines(keepends=True)
+    )
     return "".join(
         line
         for line in lines

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf
 
 from exporter.samples import Distribution, Labels, ModelInfo, Value
-from exporter.store.view import SignalState, SourceState, View
+from exporter.store.view import SignalState, SourceState, View, grouped_by_model
 
 FIRST_TOKEN = Distribution((0.1, 0.5, 0.8, 2.0, inf), (1.0, 4.0, 7.0, 9.0, 10.0), 6.5)
 COUNT_AND_SUM = Distribution((inf,), (10.0,), 0.25)
@@ -36,7 +36,7 @@ def view(
     models: tuple[ModelInfo, ...] = (ModelInfo("llama", "1", "tensorrtllm", True),),
     engine_stats_age: dict[tuple[str, str], float] | None = None,
 ) -> View:
-    return View(signals, sources, models, engine_stats_age or {})
+    return View(grouped_by_model(signals), sources, models, engine_stats_age or {})
 
 
 def busy() -> View:

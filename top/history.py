@@ -34,8 +34,8 @@ def restarted(then: Scrape, now: Scrape) -> bool:
 
 
 def _counts(then: Scrape, now: Scrape) -> Iterator[tuple[float, float]]:
-    states = now.report.view.by_model()
-    for model, signals in then.report.view.by_model().items():
+    states = now.report.view.by_model
+    for model, signals in then.report.view.by_model.items():
         for signal in _COUNTED & signals.keys():
             later = states.get(model, {}).get(signal)
             for labels, before in signals[signal].samples.items():

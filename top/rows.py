@@ -104,9 +104,9 @@ def sidecar_rows(sidecar: str, then: Scrape | None, now: Scrape) -> SidecarRows:
     A counter that fell has restarted from zero.
     """
     seconds = now.at - then.at if then else 0.0
-    before = then.report.view.by_model() if then and seconds > 0 else {}
+    before = then.report.view.by_model if then and seconds > 0 else {}
     report = now.report
-    states = report.view.by_model()
+    states = report.view.by_model
     rows = tuple(
         _row(
             sidecar,

@@ -99,7 +99,7 @@ async def diagnose(
     servers = await detect_servers(urls, limits)
     settings = _settings(servers, urls)
     given = {name: [url] for name, url in settings.items() if name != TAP}
-    view, measurements = View((), (), (), {}), tuple[Measurement, ...]()
+    view, measurements = View({}, (), (), {}), tuple[Measurement, ...]()
     if given:
         view, measurements = await _view(load_settings({**options, **given}, {}), services)
     configuration = await _configuration(servers, urls, services, limits, plan)
@@ -284,7 +284,7 @@ def _signal(state: SignalState) -> dict[str, str]:
 
 
 def _by_model(view: View) -> list[tuple[ModelInfo, list[SignalState]]]:
-    states = view.by_model()
+    states = view.by_model
     return [
         (info, list(states.get((info.model, info.version), {}).values())) for info in view.models
     ]

@@ -13,7 +13,7 @@ import aiohttp
 from exporter.samples import Distribution, Labels, ModelInfo, SourceError, Value
 from exporter.sources.exposition import text_parser
 from exporter.sources.fetch import fetch, parse_json
-from exporter.store.view import SignalState, SourceState, View
+from exporter.store.view import SignalState, SourceState, View, grouped_by_model
 from promql.http_client import FetchLimits, new_session, public
 from slos.errors import InvalidFile, Problem
 from slos.signals import SIGNALS
@@ -207,7 +207,7 @@ def _view(families: Mapping[str, text_parser.ParsedFamily], status: Mapping[str,
         )
         for one in status["sources"]
     ]
-    return View(tuple(states), tuple(sources), tuple(models), {})
+    return View(grouped_by_model(states), tuple(sources), tuple(models), {})
 
 
 def _model(one: Mapping[str, Any]) -> ModelInfo:

@@ -68,7 +68,7 @@ class _Verdict:
 
 def evaluate(services: Iterable[Service], view: View) -> tuple[ObjectiveState, ...]:
     """Evaluate every objective on every model that its selector matches, in file order."""
-    by_model = view.by_model()
+    by_model = view.by_model
     return tuple(
         _state(service, objective, model, verdict, by_model.get(model, {}))
         for service in services

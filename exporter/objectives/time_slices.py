@@ -59,7 +59,7 @@ class SliceEvaluator:
 
         Slices with unavailable signals are not evaluated.
         """
-        by_model = view.by_model()
+        by_model = view.by_model
         for service, objective, slices in self._objectives:
             name = goodput_objective(service.service, objective.name)
             for model, signals in by_model.items():
@@ -106,5 +106,5 @@ def _result(before: Compliance, after: Compliance, slices: TimeSlices) -> str:
 
 def _events(service: Service, objective: Objective, signals: Signals) -> Compliance | None:
     """Return all events so far."""
-    since_start = {key: replace(one, last_minute=one.samples) for key, one in signals.items()}
+    since_start = {key: one._replace(last_minute=one.samples) for key, one in signals.items()}
     return compliance(service, replace(objective, slices=None), since_start)

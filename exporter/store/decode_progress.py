@@ -226,7 +226,7 @@ class DecodeProgress:
 
 def _tracked_models(view: View) -> list[tuple[ModelInfo, Mapping[str, SignalState]]]:
     """Return the models to track with their signals: ready ones and those with waiting streams."""
-    states = view.by_model()
+    states = view.by_model
     idle = WaitingStreams(0.0, 0)
     return [
         (info, states.get(model, {}))

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from math import inf
 
-from exporter.samples import Distribution, Labels, Value
+from exporter.samples import Distribution, Labels, Model, Value
 from exporter.store.increase import add_values, increase_since, summed
-from exporter.store.view import SignalState
+from exporter.store.view import SignalState, View
 from promql.histogram import histogram_quantile
 from slos.signals import PROMPT_CLASS, SIGNALS, TENANT, Signal
 
@@ -22,6 +22,25 @@ QUANTILES = (0.5, 0.95)
 TimedSamples = tuple[float, Mapping[Labels, Value]]
 
 
+History = tuple[float, Iterable[TimedSamples]]
+"""The time of the last update, and snapshots of the last minute, oldest first."""
+
+
+def with_summaries(view: View, histories: Mapping[Model, Mapping[str, History]]) -> View:
+    """Return the view with the last minute of every state."""
+    return replace(
+        view,
+        by_model={
+            model: {
+                signal: with_summary(state, history, counted_at)
+                for signal, state in states.items()
+                for counted_at, history in [histories[model][signal]]
+            }
+            for model, states in view.by_model.items()
+        },
+    )
+
+
 def with_summary(
     state: SignalState, history: Iterable[TimedSamples], counted_at: float
 ) -> SignalState:
@@ -30,8 +49,8 @@ def with_summary(
     if signal.kind == "gauge" or not state.samples:
         return state
     latest = (counted_at, state.samples)
-    return replace(
-        state, recent=summary(signal, history, latest), last_minute=increase(history, latest)
+    return state._replace(
+        recent=summary(signal, history, latest), last_minute=increase(history, latest)
     )
 
 

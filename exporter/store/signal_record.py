@@ -10,7 +10,7 @@ from math import inf
 from exporter.methods import METHODS
 from exporter.samples import Distribution, Labels, Measurement, Missing, Model, Value, zero_of
 from exporter.store.increase import add_values, continued
-from exporter.store.last_minute import SPAN
+from exporter.store.last_minute import SPAN, History
 from exporter.store.view import SignalState
 from slos.signals import SIGNALS
 
@@ -57,6 +57,10 @@ class SignalRecord:
         default_factory=lambda: deque(maxlen=round(SPAN / HISTORY_STEP) + 1)
     )
 
+    def counted(self) -> History:
+        """Return the served counters of the last minute."""
+        return self.counted_at, tuple(self.history)
+
     def best_method(self, now: float, stale_after: float) -> str:
         """Return the preferred method with a current value, or an empty string."""
         if len(self.methods) == 1:
@@ -90,7 +94,7 @@ class SignalRecord:
         if len(measurements) == 1 and self.methods.keys() == measurements.keys():
             ((method, measurement),) = measurements.items()
             if self.methods[method].start_time == measurement.start_time:
-                self._continue(method, source, measurement, now, is_counter=is_counter)
+                self._continue(self.methods[method], source, measurement, now, is_counter)
                 return
         previous = {method: self._previous(source, method, measurements) for method in measurements}
         for method, record in self.methods.items():
@@ -110,20 +114,20 @@ class SignalRecord:
             self._count_increase(record.samples, previous[best], now, from_zero=from_zero)
 
     def _continue(
-        self, method: str, source: str, measurement: Measurement, now: float, *, is_counter: bool
+        self,
+        record: MethodRecord,
+        source: str,
+        measurement: Measurement,
+        now: float,
+        is_counter: bool,
     ) -> None:
-        """Store the next values of the only method."""
-        before, samples = self.methods[method], measurement.samples
-        self.methods[method] = MethodRecord(
-            source,
-            now,
-            samples,
-            {**before.last, **samples} if is_counter else samples,
-            measurement.note,
-            measurement.start_time,
-        )
+        """Store the next values of the only method, whose record is ``record``."""
+        samples = measurement.samples
         if is_counter:
-            self._count_increase(samples, before, now, from_zero=False)
+            self._count_increase(samples, record, now, from_zero=False)
+        record.last = {**record.last, **samples} if is_counter else samples
+        record.source, record.at, record.samples = source, now, samples
+        record.note, record.current = measurement.note, True
 
     def withdraw(self, source: str, missing: Missing | None) -> None:
         """Mark the measurements of a source that no longer reports the signal."""
@@ -164,21 +168,23 @@ class SignalRecord:
         Without a record, add the value itself if it counts ``from_zero``, otherwise nothing.
         """
         countable = before.at >= self.counted_at if before else from_zero
-        changed: dict[Labels, Value] = {}
+        last = before.last if before else {}
+        served: dict[Labels, Value] | None = None
         for labels, value in samples.items():
-            previous = before.last.get(labels) if before else None
-            served = self.served.get(labels)
-            if isinstance(served, Distribution) and not _same_boundaries(served, value):
+            previous, total = last.get(labels), self.served.get(labels)
+            if isinstance(total, Distribution) and not _same_boundaries(total, value):
                 self.history.clear()
-            elif type(served) is type(value) and previous == value:
+            elif type(total) is type(value) and previous == value:
                 continue  # most models are idle
-            changed[labels] = (
-                continued(served, previous, value)
+            if served is None:
+                served = {**self.served}
+            served[labels] = (
+                continued(total, previous, value)
                 if countable
-                else add_values(served, zero_of(value))
+                else add_values(total, zero_of(value))
             )
-        if changed:
-            self.served = {**self.served, **changed}
+        if served is not None:
+            self.served = served
         self.counted_at = now
         if not self.history or now - self.history[-1][0] >= HISTORY_STEP:
             self.history.append((now, self.served))

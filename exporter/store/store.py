@@ -28,7 +28,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
+from functools import partial
 from math import inf
 from operator import attrgetter, is_
 
@@ -90,11 +90,13 @@ class Store:
         self.updates = asyncio.Lock()
         """Held while a snapshot is stored in steps."""
         self._records: dict[Model, dict[str, SignalRecord]] = {}  # signals in catalogue order
-        self._states: dict[Model, tuple[float, tuple[SignalState, ...]]] = {}
+        self._states: dict[Model, tuple[float, dict[str, SignalState]]] = {}
         self._reports: dict[Model, dict[str, ModelReport]] = {}
         self._models: dict[Model, float] = {}
         self._excluded: dict[str, Mapping[Model, str]] = {}
         self._joined: dict[str, Mapping[Model, Model]] = {}
+        self._oldest = -inf
+        """No model and no signal was last reported before this time."""
 
     def update(self, snapshot: Snapshot, now: float, took: float) -> None:
         """Store the snapshot that a source returned at ``now`` after ``took`` seconds.
@@ -145,7 +147,7 @@ class Store:
     def view(self, now: float) -> View:
         """Return the current state of all models, signals and sources."""
         return View(
-            signals=tuple(chain.from_iterable(self.states_by_model(now))),
+            by_model=self.states_by_model(now),
             sources=tuple(self._source_states(now)),
             models=self.models(now),
             engine_stats_age={
@@ -167,24 +169,19 @@ class Store:
         It is slow and reads nothing that changes, so it may run in a thread.
         """
         view = self.view(now)
-        histories = [
-            (record.counted_at, tuple(record.history))
-            for model in sorted(self._records)
-            for record in self._records[model].values()
-        ]
-        return lambda: replace(
-            view,
-            signals=tuple(
-                last_minute.with_summary(state, history, at)
-                for state, (at, history) in zip(view.signals, histories, strict=True)
-            ),
-        )
+        histories = {
+            model: {signal: one.counted() for signal, one in self._records[model].items()}
+            for model in view.by_model
+        }
+        return partial(last_minute.with_summaries, view, histories)
 
-    def states_by_model(self, now: float) -> Iterator[tuple[SignalState, ...]]:
-        """Yield the current states of every model: the same tuple until one of them changes."""
+    def states_by_model(self, now: float) -> dict[Model, Mapping[str, SignalState]]:
+        """Return the states of every model by signal, the same object until one changes."""
+        found = {}
         for model in sorted(self._records):
-            expires, states = self._states.get(model, (-inf, ()))
-            yield states if now <= expires else self._compute_states(model, now)
+            expires, states = self._states.get(model, (-inf, {}))
+            found[model] = states if now <= expires else self._compute_states(model, now)
+        return found
 
     def models(self, now: float) -> tuple[ModelInfo, ...]:
         """Return every model that a source reports."""
@@ -337,9 +334,9 @@ class Store:
 
     def _forget(self, now: float) -> Iterator[None]:
         """Drop what no source has reported for long, unless a source is down and may return."""
-        if not all(source.up for source in self._sources.values()):
-            return
         horizon = now - self._forget_after
+        if self._oldest > horizon or not all(source.up for source in self._sources.values()):
+            return
         self._models = {model: seen for model, seen in self._models.items() if seen > horizon}
         for number, (model, records) in enumerate([*self._records.items()]):
             if not number % FORGET_SIZE:
@@ -351,18 +348,20 @@ class Store:
                 del self._records[model]
             if expired or model not in self._records:
                 self._forget_states(model)
+        reported = [one.reported_at for kept in self._records.values() for one in kept.values()]
+        self._oldest = min([*self._models.values(), *reported], default=-inf)
 
     # Views
 
-    def _compute_states(self, model: Model, now: float) -> tuple[SignalState, ...]:
-        """Return a model's states, cached until one expires: the same tuple until one changes."""
+    def _compute_states(self, model: Model, now: float) -> Mapping[str, SignalState]:
+        """Return a model's states, cached until one expires: the same object until one changes."""
         records = self._records[model]
         for signal, record in records.items():
             if now > record.state_expires:
                 self._update_state(model, signal, record, now)
-        states = tuple([record.state for record in records.values() if record.state])
-        _, before = self._states.get(model, (-inf, ()))
-        if len(before) == len(states) and all(map(is_, before, states)):
+        states = {signal: record.state for signal, record in records.items() if record.state}
+        _, before = self._states.get(model, (-inf, {}))
+        if len(before) == len(states) and all(map(is_, before.values(), states.values())):
             states = before
         self._states[model] = (
             min(map(attrgetter("state_expires"), records.values()), default=inf),

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import groupby
-from operator import attrgetter
-from typing import Literal
+from itertools import chain
+from types import MappingProxyType
+from typing import Literal, NamedTuple
 
 from exporter.samples import UNLABELLED, Distribution, Labels, Model, ModelInfo, Value
 
+_NO_SAMPLES: Mapping[Labels, Value] = MappingProxyType({})
 
-@dataclass(frozen=True, slots=True)
-class SignalState:
+
+class SignalState(NamedTuple):
     """The current state of one signal of one model.
 
     ``samples`` is empty when ``quality`` is ``unavailable``; then ``note`` is the reason and
@@ -34,7 +35,7 @@ class SignalState:
     fix: str = ""
     reason: str = ""
     recent: str = ""
-    last_minute: Mapping[Labels, Value] = field(default_factory=dict)
+    last_minute: Mapping[Labels, Value] = _NO_SAMPLES
     stale: bool = False
 
 
@@ -73,13 +74,14 @@ class WaitingStreams:
 class View:
     """The state of all signals, sources and models, in a stable order.
 
+    ``by_model`` has the states of every model by signal.
     ``waiting_streams`` contains every model that a tap sees, also with a count of 0.
     ``slices`` are the evaluated time slices of objectives.
     ``unseen`` are counters, at zero, of models that no source has seen
     (:mod:`exporter.objectives.unseen_models`).
     """
 
-    signals: tuple[SignalState, ...]
+    by_model: Mapping[Model, Mapping[str, SignalState]]
     sources: tuple[SourceState, ...]
     models: tuple[ModelInfo, ...]
     engine_stats_age: Mapping[Model, float]
@@ -87,16 +89,15 @@ class View:
     unseen: tuple[SignalState, ...] = ()
     slices: tuple[SignalState, ...] = ()
 
-    def by_model(self) -> Mapping[Model, Mapping[str, SignalState]]:
-        """Return the signals of every model by name, in the same order."""
-        return self._by_model
-
     @cached_property
-    def _by_model(self) -> dict[Model, dict[str, SignalState]]:
-        found: dict[Model, dict[str, SignalState]] = {}
-        for model, states in groupby(self.signals, _model_of):
-            found.setdefault(model, {}).update({state.signal: state for state in states})
-        return found
+    def signals(self) -> tuple[SignalState, ...]:
+        """The states of all models."""
+        return tuple(chain.from_iterable(states.values() for states in self.by_model.values()))
 
 
-_model_of = attrgetter("model", "version")
+def grouped_by_model(signals: Iterable[SignalState]) -> dict[Model, dict[str, SignalState]]:
+    """Return the states of every model by signal, in the same order."""
+    found: dict[Model, dict[str, SignalState]] = {}
+    for state in signals:
+        found.setdefault((state.model, state.version), {})[state.signal] = state
+    return found

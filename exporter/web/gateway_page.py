@@ -18,7 +18,7 @@ from exporter.web.text_format import TextWriter
 class _ModelGauges:
     """The gauges of one model: all its states, those that the gauges read, and the series."""
 
-    states: Sequence[SignalState]
+    states: Mapping[str, SignalState]
     read: Mapping[str, SignalState]
     series: tuple[Sequence[gateway.GatewaySeries], ...]
 
@@ -32,7 +32,7 @@ class GatewayPage:
 
     def __init__(
         self,
-        current: Callable[[], Iterable[Sequence[SignalState]]],
+        current: Callable[[], Mapping[Model, Mapping[str, SignalState]]],
         wanted: Iterable[GatewayMetric],
     ) -> None:
         self._current = current
@@ -47,13 +47,12 @@ class GatewayPage:
         if not self._places:
             return
         models: dict[Model, _ModelGauges] = {}
-        for states in filter(None, self._current()):
-            model = states[0].model, states[0].version
+        for model, states in self._current().items():
             before = self._models.get(model)
             if before and before.states is states:
                 models[model] = before
                 continue
-            read = {one.signal: one for one in states if one.signal in gateway.SIGNALS_READ}
+            read = {key: one for key, one in states.items() if key in gateway.SIGNALS_READ}
             if before and before.read == read:
                 series = before.series
             else:

@@ -51,7 +51,7 @@ class LastScrape:
 def _requests(view: View) -> dict[Model, float]:
     """Return the number of requests by model."""
     return {
-        (state.model, state.version): sum(map(count_of, state.samples.values()))
-        for state in view.signals
-        if state.signal == "requests"
+        model: sum(map(count_of, states["requests"].samples.values()))
+        for model, states in view.by_model.items()
+        if "requests" in states
     }

@@ -27,7 +27,7 @@ class Status:
 
 def models_with_signals(view: View) -> list[tuple[ModelInfo, list[SignalState]]]:
     """Return every model with its signals, also models that no source lists any more."""
-    states = view.by_model()
+    states = view.by_model
     infos = {(info.model, info.version): info for info in view.models}
     gone = {key: ModelInfo(*key, ready=False) for key in states if key not in infos}
     shown = sorted({**infos, **gone}.items())

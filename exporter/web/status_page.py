@@ -180,7 +180,7 @@ def _quality(state: ObjectiveState) -> str:
 
 def _tile_models(status: Status) -> list[TileModel]:
     """Return the models that are not excluded, the most urgent first."""
-    by_model = status.view.by_model()
+    by_model = status.view.by_model
     objectives: dict[Model, list[ObjectiveState]] = {}
     for state in status.objectives:
         objectives.setdefault((state.model, state.version), []).append(state)

@@ -91,7 +91,7 @@ def _headline(
 
 def is_idle(status: Status) -> bool:
     """Whether no model had traffic in the last minute, and that is measured."""
-    traffic = {has_traffic(signals) for signals in status.view.by_model().values()}
+    traffic = {has_traffic(signals) for signals in status.view.by_model.values()}
     return False in traffic and True not in traffic
 
 
@@ -166,7 +166,7 @@ def _failing(state: ObjectiveState, *, several: bool) -> str:
 
 
 def _limits(status: Status) -> PageAnswer:
-    loads = {model: model_load(signals) for model, signals in status.view.by_model().items()}
+    loads = {model: model_load(signals) for model, signals in status.view.by_model.items()}
     found = [(model, limit.text) for model, load in loads.items() if (limit := load.limit())]
     if found:
         several = len(loads) > 1
