@@ -90,7 +90,7 @@ class Store:
         self.updates = asyncio.Lock()
         """Held while a snapshot is stored in steps."""
         self._records: dict[Model, dict[str, SignalRecord]] = {}  # signals in catalogue order
-        self._states: dict[Model, tuple[float, dict[str, SignalState]]] = {}
+        self._states: dict[Model, tuple[float, Mapping[str, SignalState]]] = {}
         self._reports: dict[Model, dict[str, ModelReport]] = {}
         self._models: dict[Model, float] = {}
         self._excluded: dict[str, Mapping[Model, str]] = {}
@@ -177,10 +177,11 @@ class Store:
 
     def states_by_model(self, now: float) -> dict[Model, Mapping[str, SignalState]]:
         """Return the states of every model by signal, the same object until one changes."""
-        found = {}
+        found: dict[Model, Mapping[str, SignalState]] = {}
         for model in sorted(self._records):
             expires, states = self._states.get(model, (-inf, {}))
-            found[model] = states if now <= expires else self._compute_states(model, now)
+            if states := states if now <= expires else self._compute_states(model, now):
+                found[model] = states
         return found
 
     def models(self, now: float) -> tuple[ModelInfo, ...]:
@@ -359,6 +360,7 @@ class Store:
         for signal, record in records.items():
             if now > record.state_expires:
                 self._update_state(model, signal, record, now)
+        states: Mapping[str, SignalState]
         states = {signal: record.state for signal, record in records.items() if record.state}
         _, before = self._states.get(model, (-inf, {}))
         if len(before) == len(states) and all(map(is_, before.values(), states.values())):
