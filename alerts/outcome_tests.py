@@ -16,8 +16,7 @@ from alerts.traffic import GAUGES, inputs
 from promql.expr import Expr, call, decimal_text, number, vector
 from slos import names
 from slos.events import MINUTE
-from slos.indicator_events import sidecar_evaluates_slices
-from slos.indicators import bad_results, verdicts_of
+from slos.indicators import bad_results, sidecar_evaluates_slices, verdicts_of
 from slos.names import goodput_objective
 from slos.outcomes import OUTCOMES, REFUSALS
 from slos.plan import Plan, PlannedObjective

@@ -13,7 +13,7 @@ from alerts.example_labels import Labels, example
 from promql.expr import Vector, decimal_text, vector
 from slos.events import MINUTE
 from slos.generic import parsed
-from slos.indicator_events import sidecar_evaluates_slices
+from slos.indicators import sidecar_evaluates_slices
 from slos.model import Objective, Service
 from slos.names import BAD, TOTAL, goodput_objective, series_labels
 from slos.plan import Plan, PlannedObjective

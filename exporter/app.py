@@ -17,7 +17,11 @@ from exporter.background import Supervisor, TaskState, cancel
 from exporter.families import MetricFamily, own_family
 from exporter.genai import PROFILES, GenAiProfile
 from exporter.http_server import start
-from exporter.interpreter import limit_garbage_collection, shorten_thread_switches
+from exporter.interpreter import (
+    limit_garbage_collection,
+    return_free_memory,
+    shorten_thread_switches,
+)
 from exporter.log import LOG, ProblemLog
 from exporter.objectives.objective_log import ObjectiveLog
 from exporter.objectives.objective_status import evaluate
@@ -61,7 +65,6 @@ CHECK_INTERVAL = 1.0
 
 async def run(config: Settings, services: Sequence[Service], version: str) -> None:
     """Run until a stop signal; raises InvalidFile if the port is not available."""
-    limit_garbage_collection()
     shorten_thread_switches()
     stop = asyncio.Event()
     for number in STOP_SIGNALS:
@@ -72,6 +75,8 @@ async def run(config: Settings, services: Sequence[Service], version: str) -> No
         ]
         for source in sources:
             LOG.info("scraping %s every %g s", source.where, config.interval)
+        limit_garbage_collection()
+        return_free_memory()
         await watch(sources, config, services, version, stop, announce=_announce)
 
 

@@ -7,13 +7,12 @@ as :class:`decimal.Decimal`, ``int`` or ``str`` and written as the shortest deci
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from decimal import Decimal
 from functools import lru_cache
 
 from promql.literals import decimal_text, quote
-from promql.matchers import Matcher, selector_text
+from promql.matchers import Matcher, one_of, selector_text
 from promql.tree import (
     ATOM,
     Aggregate,
@@ -54,17 +53,10 @@ __all__ = [
     "vector",
 ]
 
-_REGEX_META = re.compile(r"([\\.+*?()|\[\]{}^$])")
-
 
 def equal(labels: Mapping[str, str]) -> tuple[Matcher, ...]:
     """Return an equality matcher for each label, in the order given."""
     return tuple(Matcher(name, "=", value) for name, value in labels.items())
-
-
-def one_of(label: str, values: Iterable[str]) -> Matcher:
-    """Match any of ``values`` literally; regular-expression characters in them are escaped."""
-    return Matcher(label, "=~", "|".join(_REGEX_META.sub(r"\\\1", value) for value in values))
 
 
 def number(value: Decimal | int | str) -> Number:

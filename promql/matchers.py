@@ -12,6 +12,7 @@ from promql.literals import quote
 
 MatchOp = Literal["=", "!=", "=~", "!~"]
 
+_REGEX_META = re.compile(r"([\\.+*?()|\[\]{}^$])")
 NEVER_METRICS = frozenset({"atan2", "bool", "group_left", "group_right", "ignoring", "on"})
 """Keywords that need quotes where they name a metric."""
 
@@ -96,3 +97,8 @@ def string_text(value: str) -> str:
 def known_labels(labels: Iterable[str]) -> frozenset[str]:
     """Return the labels that no Grafana variable hides."""
     return frozenset(label for label in labels if not isinstance(label, Template))
+
+
+def one_of(label: str, values: Iterable[str]) -> Matcher:
+    """Match any of ``values`` literally; regular-expression characters in them are escaped."""
+    return Matcher(label, "=~", "|".join(_REGEX_META.sub(r"\\\1", value) for value in values))

@@ -10,7 +10,7 @@ from decimal import Decimal
 from functools import lru_cache
 from itertools import pairwise
 
-from promql.expr import decimal_text
+from promql.literals import decimal_text
 from slos.errors import BadValue, quoted
 
 # Prometheus's units and their sizes in seconds, largest first; a year is always 365 days.

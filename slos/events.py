@@ -25,8 +25,6 @@ from promql.expr import (
 from slos.model import TimeSlices
 from slos.names import BAD, BASE_WINDOW, TOTAL
 
-SLICE = "1m"
-"""Length of a time slice: a gauge is compared with its threshold once in each."""
 MINUTE = 60
 """Seconds over which rules record increases; also how often they are evaluated."""
 _NOISE = Decimal("1.01")

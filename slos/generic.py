@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from promql.expr import Vector, decimal_text
+from promql.expr import Vector
 from promql.query import MAX_LENGTH, InstantQuery, InvalidQuery, one_line, read_query
-from slos.durations import format_duration, parse_duration
+from slos.durations import parse_duration
 from slos.errors import BadValue
-from slos.model import Objective
+from slos.histogram_units import unit_of
 from slos.names import BASE_WINDOW
 from slos.schema import (
     DURATION,
@@ -47,8 +47,6 @@ FORMS: Mapping[frozenset[str], str] = {
 # Names of counters.  Gauges and recorded rates have other forms.
 _COUNTER = re.compile(r"[^:]*_(?:total|count|bucket|sum)")
 _PART = re.compile(r"_(?:bucket|count|sum)$")
-# Units per second, by the suffix of a metric.
-_UNITS = {"_seconds": Decimal(1), "_milliseconds": Decimal(1000), "_ms": Decimal(1000)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,19 +84,6 @@ def can_be_grouped(indicator: Generic) -> bool:
 def can_be_sliced(indicator: Generic) -> bool:
     """Whether all queries can be evaluated over one slice."""
     return all(WINDOW in text or parsed(text).selector for text in indicator.queries.values())
-
-
-def unit_of(metric: str) -> Decimal | None:
-    """Return the number of a metric's units per second, None if its name has no unit."""
-    return next((unit for end, unit in _UNITS.items() if metric.endswith(end)), None)
-
-
-def boundary_text(objective: Objective) -> str:
-    """Write the threshold of a histogram: a duration if its unit is known."""
-    assert objective.threshold is not None  # noqa: S101  (read_generic requires it)
-    unit = unit_of(objective.queries["histogram"].partition("{")[0])
-    seconds = objective.threshold / unit if unit else None
-    return decimal_text(objective.threshold) if seconds is None else format_duration(seconds)
 
 
 # Reading

@@ -10,7 +10,6 @@ from promql.expr import Binary, Expr, Text, Vector, aggregate, call, number, on,
 from promql.query import InstantQuery
 from slos.durations import parse_duration
 from slos.events import (
-    SLICE,
     Counting,
     Events,
     absent,
@@ -23,7 +22,7 @@ from slos.events import (
 )
 from slos.generic import counter_of, parsed
 from slos.model import Objective
-from slos.names import TOTAL, series_labels
+from slos.names import SLICE, TOTAL, series_labels
 
 # Prometheus adds these labels to all counters of one target.
 _ONE_TARGET = on("job", "instance")

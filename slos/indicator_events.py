@@ -25,7 +25,15 @@ from promql.expr import (
 from slos.durations import format_duration
 from slos.events import Counting, Events, absent, in_slices, slices
 from slos.generic_events import generic_events
-from slos.indicators import INDICATORS, among, bad_results, has_refusals, verdicts_of
+from slos.indicators import (
+    INDICATORS,
+    among,
+    bad_results,
+    by_prompt_class,
+    has_refusals,
+    sidecar_evaluates_slices,
+    verdicts_of,
+)
 from slos.model import Objective, Service
 from slos.names import (
     TOTAL,
@@ -36,16 +44,12 @@ from slos.names import (
 )
 from slos.signals import (
     MODEL_LABELS,
-    PROMPT_CLASS,
+    REQUEST_LABELS,
     SIGNALS,
-    TENANT,
     metric_with,
     slo_events,
     threshold_label,
 )
-
-_OF_REQUESTS = frozenset({TENANT, PROMPT_CLASS})
-"""Labels of requests, which the metrics about signals and sources lack."""
 
 
 def events(objective: Objective, service: Service) -> Events:
@@ -82,7 +86,7 @@ def _unavailable(objective: Objective, service: Service, counting: Counting) -> 
     An objective on all servers of the service reads the service's recorded series instead.
     """
     signals = among("signal", needed_signals(objective, service))
-    if counting.recorded is not None and not objective.selector.keys() - _OF_REQUESTS:
+    if counting.recorded is not None and not objective.selector.keys() - REQUEST_LABELS:
         return vector(UNAVAILABLE, (*equal({"service": service.service}), signals))
     return declared_unavailable(service.selects(objective), signals)
 
@@ -100,7 +104,7 @@ def declared_unavailable(selector: Mapping[str, str], *matchers: Matcher) -> Exp
     A server without a tap, or an engine that has published nothing yet, is no incident.  A signal
     that is unavailable because a source is down may be one.
     """
-    chosen = {label: value for label, value in selector.items() if label not in _OF_REQUESTS}
+    chosen = {label: value for label, value in selector.items() if label not in REQUEST_LABELS}
     target = {label: value for label, value in chosen.items() if label not in MODEL_LABELS}
     of = (*equal(chosen), *matchers, *equal({"quality": "unavailable"}))
     down = vector("tokenslo_source_up", target).compare("==", number(0))
@@ -113,11 +117,6 @@ def needed_signals(objective: Objective, service: Service) -> tuple[str, ...]:
     is_latency = indicator.threshold == "seconds"
     signals = (slo_events(objective.indicator),) if is_latency else indicator.signals
     return (*signals, "prompt_class") if by_prompt_class(objective, service) else signals
-
-
-def by_prompt_class(objective: Objective, service: Service) -> bool:
-    """Whether an objective selects a prompt class or is grouped by it."""
-    return PROMPT_CLASS in (*service.selects(objective), *objective.group_by)
 
 
 def _counted(objective: Objective, service: Service, counting: Counting) -> Events:
@@ -216,13 +215,3 @@ def usage_ratio(indicator: str, chosen: tuple[Matcher, ...]) -> Expr:
         vector(most.metric, chosen),
         matching=ignoring("state"),
     )
-
-
-def sidecar_evaluates_slices(objective: Objective, service: Service) -> bool:
-    """Whether the sidecar evaluates the time slices of an objective.
-
-    Prometheus evaluates slices of user-defined queries, groups, tenants and prompt classes.
-    """
-    of_requests = not _OF_REQUESTS.isdisjoint(service.selects(objective))
-    apart = objective.queries or objective.group_by or of_requests
-    return objective.slices is not None and not apart

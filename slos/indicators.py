@@ -12,13 +12,14 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Literal
 
-from promql.expr import Matcher, decimal_text, one_of
+from promql.literals import decimal_text
+from promql.matchers import Matcher, one_of
 from slos.durations import format_duration, parse_duration
-from slos.events import SLICE
-from slos.generic import boundary_text
+from slos.histogram_units import boundary_text
 from slos.model import Objective, Service
+from slos.names import SLICE
 from slos.outcomes import failures
-from slos.signals import SIGNALS, TENANT_SIGNALS
+from slos.signals import PROMPT_CLASS, REQUEST_LABELS, SIGNALS, TENANT_SIGNALS
 
 # Cancellations, client disconnects and invalid requests are no failures of the service, so they
 # are in neither count.
@@ -247,3 +248,18 @@ def threshold_text(objective: Objective) -> str:
     if INDICATORS[objective.indicator].threshold == "ratio":
         return f"{decimal_text(objective.threshold * 100)}%"
     return format_duration(objective.threshold)
+
+
+def by_prompt_class(objective: Objective, service: Service) -> bool:
+    """Whether an objective selects a prompt class or is grouped by it."""
+    return PROMPT_CLASS in (*service.selects(objective), *objective.group_by)
+
+
+def sidecar_evaluates_slices(objective: Objective, service: Service) -> bool:
+    """Whether the sidecar evaluates the time slices of an objective.
+
+    Prometheus evaluates slices of user-defined queries, groups, tenants and prompt classes.
+    """
+    of_requests = not REQUEST_LABELS.isdisjoint(service.selects(objective))
+    apart = objective.queries or objective.group_by or of_requests
+    return objective.slices is not None and not apart

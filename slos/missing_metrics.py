@@ -13,7 +13,8 @@ from math import inf
 from promql.expr import Matcher, Vector, decimal_text, vector
 from slos.durations import format_duration
 from slos.errors import Problem
-from slos.generic import parsed, unit_of
+from slos.generic import parsed
+from slos.histogram_units import unit_of
 from slos.indicators import INDICATORS
 from slos.model import Objective, Service
 from slos.signals import SIGNALS

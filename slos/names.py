@@ -5,7 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 from zlib import crc32
 
-from promql.expr import decimal_text
+from promql.literals import decimal_text
 
 # Recorded series.  All carry the labels `service` and `slo`; only TARGET has others, as a label
 # that may change would split the long windows.
@@ -25,6 +25,8 @@ HISTOGRAMS_LABEL = "histograms"
 
 BASE_WINDOW = "5m"
 """The shortest window of error ratios, and of the rates of queries that an SLO file has."""
+SLICE = "1m"
+"""Length of a time slice: a gauge is compared with its threshold once in each."""
 
 # Ends of alert names, by kind.
 BURN = "ErrorBudgetBurn"

@@ -57,6 +57,8 @@ LORA_LABELS = ("max_lora", "running_lora_adapters", "waiting_lora_adapters")
 TENANT = "tenant"
 PROMPT_CLASS = "prompt_class"
 """The label of requests by the length of their prompt (:mod:`slos.prompt_classes`)."""
+REQUEST_LABELS = frozenset({TENANT, PROMPT_CLASS})
+"""Labels of requests, which the metrics about signals and sources lack."""
 CLASS_BASES = ("count", "estimate")
 """Values of ``basis``: a prompt class from a number of tokens, or from an estimate of it."""
 PHASES = ("before_first_token", "mid_stream", "complete")

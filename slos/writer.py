@@ -12,7 +12,7 @@ from promql.expr import decimal_text
 from slos.durations import format_duration, parse_duration
 from slos.errors import BadValue
 from slos.fields.values import API_VERSION
-from slos.generic import boundary_text, unit_of
+from slos.histogram_units import boundary_text, unit_of
 from slos.imports.drafts import Note
 from slos.indicators import INDICATORS
 from slos.model import (

@@ -13,10 +13,9 @@ from exporter.objectives.compliance import compliance
 from exporter.objectives.unclassified_models import UNCLASSIFIED
 from exporter.samples import Distribution
 from exporter.store.view import SignalState, View
-from promql.expr import decimal_text
+from promql.literals import decimal_text
 from slos.durations import format_duration
-from slos.indicator_events import by_prompt_class
-from slos.indicators import INDICATORS, Verdicts, good_sentence, verdicts_of
+from slos.indicators import INDICATORS, Verdicts, by_prompt_class, good_sentence, verdicts_of
 from slos.model import Objective, Service
 from slos.names import goodput_objective
 from slos.signals import SIGNALS

@@ -17,7 +17,7 @@ from exporter.objectives.objective_status import selects_model
 from exporter.recording.initial_series import slice_labels
 from exporter.samples import Labels, Model, Value
 from exporter.store.view import SignalState, View
-from slos.indicator_events import sidecar_evaluates_slices
+from slos.indicators import sidecar_evaluates_slices
 from slos.model import Objective, Service, TimeSlices
 from slos.names import goodput_objective
 from slos.signals import RESULTS

@@ -14,8 +14,7 @@ from exporter.recording.goodput import GoodputObjective, goodput_objectives
 from exporter.recording.initial_series import known_labels, slice_labels
 from exporter.samples import Labels, Value
 from exporter.store.view import SignalState, View
-from slos.indicator_events import sidecar_evaluates_slices
-from slos.indicators import INDICATORS
+from slos.indicators import INDICATORS, sidecar_evaluates_slices
 from slos.model import Objective, Service
 from slos.names import goodput_objective
 from slos.prompt_classes import PromptClasses

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from difflib import get_close_matches
-from pathlib import Path
 
 from exporter.settings.conflicts import COMMAND_LINE, GivenSetting, conflicts
-from exporter.settings.options import BY_NAME, FILES, OPTIONS, PREFIX
-from exporter.settings.values import Settings, one_of
-from slos.document import read_document
-from slos.errors import BadValue, InvalidFile, Problem, quoted
+from exporter.settings.options import BY_NAME, OPTIONS, PREFIX
+from exporter.settings.values import Settings
+from slos.errors import BadValue, InvalidFile, Problem
 
 ENVIRONMENT = "environment"
 
@@ -61,6 +58,13 @@ def _from_defaults() -> Iterator[GivenSetting]:
         yield GivenSetting(option, texts, "defaults", option.name)
 
 
+def _from_file(file: str, problems: list[Problem]) -> Iterator[GivenSetting]:
+    # Without a file, the sidecar needs no reader of documents in memory.
+    from exporter.settings.settings_file import settings_of_file
+
+    return settings_of_file(file, problems)
+
+
 def _from_environment(environ: Mapping[str, str]) -> Iterator[GivenSetting]:
     for option in OPTIONS:
         text = environ.get(option.variable, "")
@@ -74,40 +78,3 @@ def _from_flags(flags: Mapping[str, Sequence[str]]) -> Iterator[GivenSetting]:
     for name, texts in flags.items():
         if texts:
             yield GivenSetting(BY_NAME[name], tuple(texts), COMMAND_LINE, f"--{name}")
-
-
-def _from_file(file: str, problems: list[Problem]) -> Iterator[GivenSetting]:
-    """Yield the settings of a YAML file; paths in it are relative to its folder."""
-    document = read_document(file)
-    if not isinstance(document.value, dict):
-        fix = "write settings such as `triton: http://127.0.0.1:8000`"
-        problems.append(Problem(file, document.line(()), "", "is not a mapping of settings", fix))
-        return
-    for key, value in document.value.items():
-        line = document.line((key,))
-        option = BY_NAME.get(key)
-        if option is None:
-            problems.append(_unknown(file, line, key))
-            continue
-        entries = value if isinstance(value, list) and option.many else [value]
-        if option.flag and isinstance(value, bool):
-            entries = [str(value).lower()]
-        if not all(
-            isinstance(entry, str | int | float) and not isinstance(entry, bool)
-            for entry in entries
-        ):
-            what = "a list of strings" if option.many else "a single value"
-            problems.append(
-                Problem(file, line, key, "has a value of the wrong type", f"write {what}")
-            )
-            continue
-        texts = [str(entry) for entry in entries]
-        if key in FILES:
-            texts = [str(Path(file).parent / text) for text in texts]
-        yield GivenSetting(option, tuple(texts), file, key, line)
-
-
-def _unknown(file: str, line: int, key: str) -> Problem:
-    close = get_close_matches(key, BY_NAME, n=1)
-    fix = f"write {close[0]}" if close else f"use {one_of(BY_NAME)}"
-    return Problem(file, line, "", f"{quoted(key)} is not a setting", fix)
