@@ -21,7 +21,7 @@ import pytest
 
 from exporter.protocol.events import CLIENT, SERVER
 from exporter.taps.capture import capture_tap, connection_table
-from exporter.taps.capture.capture_tap import CaptureTap
+from exporter.taps.capture.capture_tap import LAG, CaptureTap
 from exporter.taps.capture.connection_table import ConnectionTable
 from exporter.taps.capture.packet_filter import packet_filter
 from exporter.taps.capture.packet_ring import PacketRing
@@ -154,7 +154,7 @@ def test_on_loopback_each_packet_is_read_once() -> None:
             answering.sendall(b"answer")
             assert client.recv(1000) == b"answer"
         flags = []
-        while select.select([ring], [], [], 0.2)[0]:
+        while select.select([ring], [], [], LAG)[0]:
             packets, _ = ring.read(100)
             for _, _, start, end, _ in packets:
                 found = parse_segment(ring.buffer, start, end)

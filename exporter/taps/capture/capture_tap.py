@@ -135,7 +135,8 @@ class CaptureTap:
             packets, losing = ring.read(budget)
             if not packets:
                 self._read_until = now
-                self._check_interface(ring)
+                if budget == MAX_PACKETS_PER_TURN:  # woken without packets
+                    self._check_interface(ring)
                 return True
             budget -= len(packets)
             clock.synchronize()

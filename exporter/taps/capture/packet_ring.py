@@ -1,7 +1,7 @@
 """Read packets from a ring buffer shared with the kernel (TPACKET_V3).
 
 The kernel writes packets and their times into blocks, and hands a block over when it is full or
-100 ms old: one wake-up for many packets, and no system call per packet.  The layout is
+400 ms old: one wake-up for many packets, and no system call per packet.  The layout is
 that of ``linux/if_packet.h``; see ``Documentation/networking/packet_mmap.rst`` of Linux.
 """
 
@@ -27,8 +27,8 @@ BLOCK = 256 << 10
 192 KiB with "BIG TCP"; larger ones are truncated."""
 BLOCKS = 16
 """4 MiB in all: half a second of 20,000 token chunks per second.  A block handed over for its age
-may be almost empty, so at low traffic the ring holds 1.6 s."""
-BLOCK_MILLISECONDS = 100
+may be almost empty, so at low traffic the ring holds 6.4 s."""
+BLOCK_MILLISECONDS = 400
 FRAME = 2048
 """Required by the kernel, without effect on this kind of ring."""
 
