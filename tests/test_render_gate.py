@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Iterator
 
@@ -99,3 +100,15 @@ async def test_renderer_closes_the_gate() -> None:
     assert await renderer.render("kind", work) > 0
     assert RENDER_GATE.closed_for() == 0
     renderer.close()
+
+
+def test_no_garbage_is_collected_during_a_rendering() -> None:
+    gate = RenderGate()
+    assert gc.isenabled()
+    with gate.rendering():
+        assert not gc.isenabled()
+        with gate.rendering():
+            pass
+        # After each end, so that renderings without a pause do not prevent collections.
+        assert gc.isenabled()
+    assert gc.isenabled()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -17,6 +17,9 @@ from exporter.web.view_families import families_in_steps
 
 TEXT_CONTENT_TYPE = prometheus_text.CONTENT_TYPE_PLAIN_0_0_4
 _WRITER = TextWriter()
+_GZIP = 16  # zlib's flag for the gzip format
+COMPRESSED_BYTES = 64 * 1024
+"""Bytes that are compressed in one step, in 0.2 ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +45,7 @@ def expose(
     families.
     """
     exposition = completed(expose_in_steps(view, version, accept, more=more))
-    return compressed(exposition) if compress else exposition
+    return completed(compressed_in_steps(exposition)) if compress else exposition
 
 
 def expose_in_steps(
@@ -56,7 +59,16 @@ def expose_in_steps(
     return RenderedExposition(body, content_type, "")
 
 
-def compressed(exposition: RenderedExposition) -> RenderedExposition:
-    """Compress with gzip at the fastest level: level 6 takes longer than the rendering."""
-    body = gzip.compress(exposition.body, compresslevel=1, mtime=0)
-    return RenderedExposition(body, exposition.content_type, "gzip")
+def compressed_in_steps(exposition: RenderedExposition) -> Steps[RenderedExposition]:
+    """Compress with gzip in steps, at the fastest level: level 6 takes longer than the rendering.
+
+    A thread may keep the event loop from its processor for milliseconds, even without the
+    interpreter's lock.
+    """
+    compressor = zlib.compressobj(1, wbits=zlib.MAX_WBITS | _GZIP)
+    body, parts = memoryview(exposition.body), []
+    for start in range(0, len(body), COMPRESSED_BYTES):
+        parts.append(compressor.compress(body[start : start + COMPRESSED_BYTES]))
+        yield
+    parts.append(compressor.flush())
+    return RenderedExposition(b"".join(parts), exposition.content_type, "gzip")

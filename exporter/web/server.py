@@ -19,7 +19,7 @@ from exporter.store.view import View
 from exporter.web.collector import (
     TEXT_CONTENT_TYPE,
     RenderedExposition,
-    compressed,
+    compressed_in_steps,
     expose_in_steps,
 )
 from exporter.web.page_assets import CONTENT_SECURITY_POLICY
@@ -117,7 +117,7 @@ def application(facts: Facts) -> web.Application:
             steps = expose_in_steps(view, facts.version, accept, more=more)
             exposition = await in_turns(steps)
             if compress:
-                exposition = await renderer.in_thread(partial(compressed, exposition))
+                exposition = await in_turns(compressed_in_steps(exposition))
             facts.rendered(view)
             return exposition
 
