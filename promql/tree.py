@@ -301,7 +301,7 @@ class Binary(Expr):
 
     def __str__(self) -> str:
         need_left, need_right = self.needs
-        if isinstance(self.right, Negative):
+        if isinstance(self.right, Negative | Number):
             need_right = 0  # a sign after an operator belongs to what follows it
         left, right = parenthesised(self.left, need_left), parenthesised(self.right, need_right)
         return f"{left} {self.operator} {right}"

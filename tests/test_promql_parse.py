@@ -219,6 +219,8 @@ def test_printing_a_parsed_expression_keeps_it(text: str) -> None:
         ("a*- b", "a * -b"),
         ("- -a ^ 2 % b", "--a ^ 2 % b"),
         ("a ^ -b*c", "a ^ -b * c"),
+        ("a ^ (-2)%c", "a ^ (-2) % c"),
+        ("a ^ -2%c", "a ^ -2 % c"),
         ('{"a metric", "a b"=\'c\'}', '{"a metric","a b"="c"}'),
         ('{"on"} + {__name__="x"}', '{"on"} + {__name__="x"}'),
         ('x{"inf"="y"}', 'x{"inf"="y"}'),
